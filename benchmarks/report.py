@@ -1,0 +1,196 @@
+"""What every benchmark prints and keeps: medians with their spread, tables, CSV and a manifest.
+
+A figure without its origin is hearsay: `manifest` records the commit, seed, versions, machine and
+arguments, and is written beside the CSV that the tables and charts are made from.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+Row = Mapping[str, Any]
+
+_PACKAGES = ("semistream", "pyspark", "pyarrow", "numpy", "numba", "pandas")
+_COUNTS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The middle of repeated measurements, and how far they lay apart."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+def spread(values: Iterable[float]) -> Spread:
+    kept = sorted(values)
+    if not kept:
+        raise ValueError("no measurements: nothing to take the median of")
+    return Spread(statistics.median(kept), kept[0], kept[-1], len(kept))
+
+
+def parse_count(text: str) -> int:
+    """`10k` -> 10000, `3M` -> 3000000, `2500` -> 2500."""
+    return round(_scaled(text, _COUNTS, "a count such as 10k, 3M or 2500"))
+
+
+def parse_bytes(text: str, whole: float) -> int:
+    """`120MB`, `64MiB`, plain bytes, or `10%` of `whole`."""
+    if text.strip().endswith("%"):
+        return round(float(text.strip()[:-1]) / 100 * whole)
+    return round(_scaled(text, _BYTES, "a size such as 120MB, 64MiB or 10%"))
+
+
+def _scaled(text: str, units: Mapping[str, int], wanted: str) -> float:
+    found = re.fullmatch(r"\s*([0-9][0-9_]*\.?[0-9]*)\s*([a-zA-Z]*)\s*", text)
+    if not found or found[2].lower() not in units:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return float(found[1].replace("_", "")) * units[found[2].lower()]
+
+
+def count_text(count: int) -> str:
+    """10000 -> `10k`, 3000000 -> `3M`: the inverse of `parse_count`, for people."""
+    for unit, scale in (("M", 1_000_000), ("k", 1_000)):
+        if count >= scale:
+            return f"{count / scale:g}{unit}"
+    return str(count)
+
+
+# --- tables and files ---------------------------------------------------------------------------
+
+
+def print_table(rows: Sequence[Row], columns: Sequence[str] | None = None, file: TextIO | None = None) -> None:
+    """Align `rows` under their column names: text to the left, numbers to the right."""
+    if not rows:
+        return
+    names = list(columns or rows[0])
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
+    left = [isinstance(next((r[n] for r in rows if r.get(n) is not None), None), str) for n in names]
+    for line in [names, ["-" * width for width in widths], *cells]:
+        padded = (t.ljust(w) if text else t.rjust(w) for t, w, text in zip(line, widths, left, strict=True))
+        print("  ".join(padded).rstrip(), file=file or sys.stdout)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,.0f}" if isinstance(value, float) else str(value)
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """All of `rows`, with a header of every column that any of them has. None is an empty cell."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    """What `write_csv` wrote: numbers as numbers, empty cells as None."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(text: str) -> Any:
+    if text == "":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+# --- where the numbers came from ----------------------------------------------------------------
+
+
+def manifest(arguments: Mapping[str, Any], seed: int, **more: Any) -> dict[str, Any]:
+    """Everything somebody needs to get these numbers again, or to see why theirs differ."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "seed": seed,
+        "arguments": {name: _plain(value) for name, value in arguments.items()},
+        "versions": _versions(),
+        "machine": _machine(),
+        **more,
+    }
+
+
+def write_manifest(path: Path, record: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _commit() -> str | None:
+    """The commit that ran, with `-dirty` when the files differ from it; None outside a checkout."""
+    found = _output(["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"])
+    return found.strip() or None
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"python": platform.python_version(), "java": _java_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions
+
+
+def _java_version() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    found = re.search(r'version "([^"]+)"', _output([f"{home}/bin/java" if home else "java", "-version"]))
+    return found[1] if found else None
+
+
+def _output(command: Sequence[str]) -> str:
+    """What a command says (some say it on stderr), or nothing when it fails or is not there."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout + done.stderr
+
+
+def _machine() -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpus": os.cpu_count(),
+        "cpu": _cpu_model(),
+        "memory_gb": round(memory / 1e9, 1),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor()

@@ -1,0 +1,122 @@
+"""The Spark session of the benchmark and the data it reads, made once and kept.
+
+A dataset is a folder with a `made.json` of its parameters beside the data, written last: a folder
+whose note says the same is used again, anything else is removed and made afresh.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks import workload
+
+CORES = 2
+"""Task slots: fixed, so that figures from different machines differ by the machine only."""
+
+_SLICE = 50_000  # master rows made at a time in a task
+_STREAM_DDL = f"{workload.KEY} bigint, quantity int, sold_at timestamp"
+_MASTER_DDL = (
+    f"{workload.KEY} bigint, name string, category int, price double, cost double, weight double, rating double, "
+    "supplier_id bigint, stock bigint, brand string, listed_at timestamp, changed_at timestamp"
+)
+
+
+def start_spark(scratch: Path, driver_memory: str) -> SparkSession:
+    """One session for every variant. Spark's defaults, but for what a benchmark must pin down."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Workers unpickle functions of this package by name, so they must be able to import it.
+    root = str(Path(__file__).resolve().parent.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    settings = {
+        "spark.driver.memory": driver_memory,
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    # local[2] would fail the job at the first lost task; [2,4] retries as a cluster does.
+    builder = SparkSession.builder.master(f"local[{CORES},4]").appName("semistream benchmark")
+    return builder.config(map=settings).getOrCreate()
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """Everything generated lives under `root`; `fresh` makes it all again."""
+
+    root: Path
+    seed: int
+    fresh: bool = False
+
+    def master(self, spark: SparkSession, rows: int) -> Path:
+        """The master as Parquet, in key order, default compression: what the peers read."""
+        made = {"rows": rows, "schema": _MASTER_DDL}
+
+        def make(folder: Path) -> None:
+            write_master(spark, rows, folder)
+
+        return self._once(self.root / f"master-{rows}", made, make)
+
+    def store(self, rows: int, build: Callable[[Path], None], version: str) -> Path:
+        """The same rows as our store; `version` names the code that wrote it."""
+        return self._once(self.root / f"store-{rows}", {"rows": rows, "version": version}, build)
+
+    def stream(self, rows: int, batch: int, skew: float, batches: int) -> Path:
+        """`batches` micro-batches of exactly `batch` rows, one file per core in each."""
+        made = {"rows": rows, "batch": batch, "skew": skew, "batches": batches, "seed": self.seed}
+
+        def make(folder: Path) -> None:
+            rng = np.random.default_rng([self.seed, rows, batch, round(skew * 1000)])
+            for number in range(batches * CORES):
+                part = batch * (number % CORES + 1) // CORES - batch * (number % CORES) // CORES
+                table = workload.stream_table(rng, part, rows, skew, seed=self.seed)
+                pq.write_table(table, folder / f"part-{number:05}.parquet")
+
+        return self._once(self.root / f"stream-{rows}-{batch}-zipf{skew:g}", made, make)
+
+    def _once(self, folder: Path, made: dict[str, object], make: Callable[[Path], None]) -> Path:
+        note, data = folder / "made.json", folder / "data"
+        if not self.fresh and note.exists() and json.loads(note.read_text()) == made:
+            return data
+        shutil.rmtree(folder, ignore_errors=True)
+        data.mkdir(parents=True)
+        make(data)
+        note.write_text(json.dumps(made))
+        return data
+
+
+def write_master(spark: SparkSession, rows: int, folder: Path) -> None:
+    """Make the master in Spark tasks, so that its size is bounded by the disk alone."""
+    # Files of about 60 MB: large enough to scan well, and always several per core.
+    files = max(4, rows // 1_000_000)
+    frame = spark.range(0, rows, 1, files).mapInArrow(_products, _MASTER_DDL)
+    frame.write.mode("overwrite").parquet(str(folder))
+
+
+def _products(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for ids in batches:
+        if ids.num_rows:  # a range's ids are consecutive: the first one says them all
+            yield from workload.master_table(ids.column(0)[0].as_py(), ids.num_rows).to_batches(_SLICE)
+
+
+def read_stream(spark: SparkSession, folder: Path) -> DataFrame:
+    """The stream, a micro-batch at a time."""
+    reader = spark.readStream.schema(_STREAM_DDL).option("maxFilesPerTrigger", CORES)
+    return reader.parquet(str(folder))
+
+
+def first_batch(spark: SparkSession, folder: Path) -> DataFrame:
+    """The rows of one micro-batch as a batch DataFrame, to compare the variants' answers."""
+    return spark.read.schema(_STREAM_DDL).parquet(*(str(f) for f in sorted(folder.glob("*.parquet"))[:CORES]))

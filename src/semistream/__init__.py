@@ -1,0 +1,41 @@
+"""Join a fast stream with a master table far larger than memory.
+
+stream batches ──> front stage (hot master rows in memory) ──hit──────────────┐
+                        │ miss                                                ├──> joined batches
+                        v                                                     │
+                   waiting rows (queue + key index) ──> disk phase ──match────┘
+                                                          │
+                             master table: pages <────────┘
+"""
+
+from .errors import (
+    BudgetError,
+    DamagedError,
+    KeyTypeError,
+    MasterError,
+    SemiStreamError,
+    SpecError,
+    StateError,
+    StoreError,
+)
+from .join import SemiStreamJoin, join_batches
+from .master import Store, open_master
+from .spec import ALGORITHMS, Params
+
+__version__ = "0.1.0"
+__all__ = [
+    "ALGORITHMS",
+    "BudgetError",
+    "DamagedError",
+    "KeyTypeError",
+    "MasterError",
+    "Params",
+    "SemiStreamError",
+    "SemiStreamJoin",
+    "SpecError",
+    "StateError",
+    "Store",
+    "StoreError",
+    "join_batches",
+    "open_master",
+]

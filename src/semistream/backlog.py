@@ -1,0 +1,168 @@
+"""Waiting rows: stream rows that the front stage could not answer.
+
+Every row has a slot; `codes`, `loc`, `matched` and `resume` are arrays over slots. Rows themselves
+stay in the chunks they came in and leave by identity, in any order; a chunk goes when its last row
+has gone, and chunks that are mostly dead are packed together. Everything is counted in bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .columns import Chunks
+from .kernels import multimap
+from .memory import Ledger
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+SLOT_BYTES = 8 + 8 + 1 + 4 + 4  # codes, loc, matched, resume, free list
+WORK_BYTES = 60  # what a sweep allocates per waiting row to sort, find and answer it
+LINK_BYTES = 8 + 4 * 9 + 32  # links, the multimap's table, and matches on their way out
+CHUNK_BYTES = 512  # what a chunk costs besides its rows
+
+
+class Backlog:
+    def __init__(
+        self, schema: pa.Schema, limit: int, row_bytes: int, linked: bool, ledger: Ledger
+    ) -> None:
+        self.limit, self._ledger = limit, ledger
+        self._per_row = SLOT_BYTES + (LINK_BYTES if linked else WORK_BYTES)
+        self.capacity = max(1, limit // (self._per_row + row_bytes))
+        self.chunks = Chunks(schema)
+        self.codes: I64 = np.empty(self.capacity, np.int64)
+        self.loc: I64 = np.empty(self.capacity, np.int64)
+        self.matched = np.zeros(self.capacity, np.bool_)
+        self.resume: I32 = np.zeros(self.capacity, np.int32)
+        self._free: I32 = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
+        self._free_count = self.capacity
+        self._alive: list[int] = []  # rows still waiting, per chunk
+        self._size: list[int] = []  # bytes, per chunk
+        self._bytes = 0
+        self.links = Links(self.capacity, self.codes) if linked else None
+        self._account()
+
+    def __len__(self) -> int:
+        return self.capacity - self._free_count
+
+    @property
+    def free_rows(self) -> int:
+        return self._free_count
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of stream data that may still be added."""
+        return self.limit - self.capacity * self._per_row - self._bytes
+
+    def _account(self) -> None:
+        self._ledger.set("backlog", self.capacity * self._per_row + self._bytes)
+
+    def add(self, rows: pa.RecordBatch, codes: I64) -> I32:
+        """Take rows in; they are the backlog's own copy. Returns their slots."""
+        n = len(codes)
+        slots = self._free[self._free_count - n : self._free_count][::-1].copy()
+        self._free_count -= n
+        chunk = self._new_chunk(rows, n)
+        self.codes[slots] = codes
+        self.loc[slots] = (np.int64(chunk) << 32) | np.arange(n, dtype=np.int64)
+        self.matched[slots] = False
+        self.resume[slots] = 0
+        if self.links is not None:
+            self.links.add(slots)
+        self._account()
+        return slots
+
+    def _new_chunk(self, rows: pa.RecordBatch, n: int) -> int:
+        size = rows.get_total_buffer_size() + CHUNK_BYTES
+        self._bytes += size
+        if 0 in self._alive:
+            chunk = self._alive.index(0)
+            self.chunks.put(chunk, rows)
+            self._alive[chunk], self._size[chunk] = n, size
+            return chunk
+        self._alive.append(n)
+        self._size.append(size)
+        return self.chunks.append(rows)
+
+    def remove(self, slots: I32) -> None:
+        """These rows are answered; others with the same key stay."""
+        if len(slots) == len(self):
+            self.clear()
+            return
+        if self.links is not None:
+            self.links.remove(slots)
+        gone = np.bincount(self.loc[slots] >> 32, minlength=len(self._alive))
+        for chunk in np.flatnonzero(gone):
+            self._alive[chunk] -= int(gone[chunk])
+            if self._alive[chunk] == 0:
+                self._drop(int(chunk))
+        self._free[self._free_count : self._free_count + len(slots)] = slots
+        self._free_count += len(slots)
+        self._account()
+
+    def _drop(self, chunk: int) -> None:
+        self._bytes -= self._size[chunk]
+        self._size[chunk] = 0
+        self.chunks.keep[chunk] = None
+
+    def clear(self) -> None:
+        self.chunks = Chunks(self.chunks.schema, self.chunks.layouts)
+        self._alive, self._size, self._bytes = [], [], 0
+        self._free = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
+        self._free_count = self.capacity
+        if self.links is not None:
+            self.links.clear()
+        self._account()
+
+    def slots(self) -> I32:
+        """Slots in use, oldest first where rows came and went in order."""
+        used = np.ones(self.capacity, np.bool_)
+        used[self._free[: self._free_count]] = False
+        return np.flatnonzero(used).astype(np.int32)
+
+    def take(self, slots: I32) -> pa.RecordBatch:
+        """A copy of waiting rows, for a snapshot."""
+        return pa.RecordBatch.from_arrays(
+            self.chunks.gather(self.loc[slots]), schema=self.chunks.schema
+        )
+
+
+class Links:
+    """The rows of each code, linked: O(1) to add, to find and to remove any one of them."""
+
+    def __init__(self, capacity: int, codes: I64) -> None:
+        self.bits = max(3, int(2 * capacity - 1).bit_length())
+        self._codes = codes
+        self.head: I32 = np.full(1 << self.bits, -1, np.int32)
+        self.tail: I32 = np.empty(1 << self.bits, np.int32)
+        self.after: I32 = np.empty(capacity, np.int32)
+        self.before: I32 = np.empty(capacity, np.int32)
+        self.filter = np.zeros(1 << self.bits, np.uint8)
+        self._removed = 0
+
+    def add(self, slots: I32) -> None:
+        multimap.add_rows(
+            slots,
+            self._codes,
+            self.head,
+            self.tail,
+            self.bits,
+            self.after,
+            self.before,
+            self.filter,
+        )
+
+    def remove(self, slots: I32) -> None:
+        multimap.remove_rows(
+            slots, self._codes, self.head, self.tail, self.bits, self.after, self.before
+        )
+        self._removed += len(slots)
+        if self._removed > len(self.after) // 2:  # bits are only ever set: clear out old ones
+            multimap.rebuild_filter(self._codes, self.head, self.bits, self.filter)
+            self._removed = 0
+
+    def clear(self) -> None:
+        self.head[:] = -1
+        self.filter[:] = 0
+        self._removed = 0

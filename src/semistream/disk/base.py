@@ -1,0 +1,61 @@
+"""What a disk phase is: it holds waiting rows and answers some of them per step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..backlog import Backlog
+from ..front import Front
+from ..master import Master
+from ..memory import Ledger
+from ..output import Output
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+
+
+@dataclass
+class Parts:
+    """What a disk phase works with."""
+
+    master: Master
+    front: Front
+    backlog: Backlog
+    output: Output
+    ledger: Ledger
+    read_bytes: int
+
+
+class DiskPhase(ABC):
+    waits = True  # False: rows are answered in the call that brings them
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.columns = list(parts.output.shape.master)
+
+    def room(self) -> int:
+        """Rows that may be admitted before the next step."""
+        return self.parts.backlog.free_rows
+
+    def admit(self, rows: pa.RecordBatch, codes: I64) -> I32:
+        return self.parts.backlog.add(rows, codes)
+
+    @abstractmethod
+    def step(self) -> Iterator[pa.RecordBatch]:
+        """One iteration. If the master cannot be read it raises, and no waiting row is lost."""
+
+    # What a snapshot needs beyond the rows themselves.
+    def ages(self, slots: I32) -> I64:
+        return np.zeros(len(slots), np.int64)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any], slots: I32, ages: I64) -> None: ...

@@ -1,0 +1,170 @@
+"""sweepjoin's disk phase: one ordered sweep over just the pages that waiting rows need.
+
+    waiting codes ──sort──> index: page range of each ──> needed pages, in file order
+                                                             │ adjacent reads merged
+    output <── gather rows <── merge search in the pages <───┘
+
+When most pages are needed this is a sequential scan, when few are it is an index join whose reads are
+shared and in order. Where the master is mapped, all pages are one block and nothing is copied.
+Otherwise blocks are read one after another; a key whose rows go on into the next block remembers
+where it stopped (`resume`), so a failed read loses nothing and repeats nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..kernels import search
+from ..master import Pages
+from .base import DiskPhase, Parts
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+
+
+class Sweep(DiskPhase):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._view = parts.master.view(self.columns)
+
+    def step(self) -> Iterator[pa.RecordBatch]:
+        """Answer everything that waits."""
+        backlog = self.parts.backlog
+        if len(backlog) == 0:
+            return
+        yield from self._answer(*self._sorted(backlog.slots()))
+
+    def _sorted(self, slots: I32) -> tuple[I32, I64]:
+        """Slots by code, and their codes."""
+        codes = self.parts.backlog.codes[slots]
+        order, spare = np.empty(len(codes), np.int32), np.empty(len(codes), np.int64)
+        spare_order = np.empty(len(codes), np.int32)
+        if search.sort_codes(codes, order, spare, spare_order):
+            codes, order = spare, spare_order
+        return slots[order], codes
+
+    def _answer(self, slots: I32, codes: I64) -> Iterator[pa.RecordBatch]:
+        low, high = self.parts.master.seek(codes)
+        resume = self.parts.backlog.resume[slots]
+        if resume.any():
+            low = np.maximum(low, resume)
+        if self._view is not None:
+            wanted = np.zeros(len(self._view.rows), np.bool_)
+            search.mark_pages(low, high, wanted)
+            self.parts.master.touch(wanted)
+            yield from self._block(self._view, 0, len(wanted), slots, codes, low, high)
+            return
+        some = low < high
+        yield from self._absent(slots[~some], codes[~some])
+        yield from self._blocks(slots[some], codes[some], low[some], high[some])
+
+    def _absent(self, slots: I32, codes: I64) -> Iterator[pa.RecordBatch]:
+        """The index says that no page can hold these."""
+        if len(slots) == 0:
+            return
+        nothing = np.full(len(codes), -1, np.int64)
+        count, uses = np.zeros(len(codes), np.int32), np.ones(len(codes), np.int32)
+        backlog = self.parts.backlog
+        self.parts.front.offer(codes, uses, nothing, count, backlog.chunks, nothing)
+        yield from self.parts.output.unmatched(backlog.chunks, backlog.loc[slots])
+        backlog.remove(slots)
+
+    def _blocks(self, slots: I32, codes: I64, low: I32, high: I32) -> Iterator[pa.RecordBatch]:
+        """Read the needed pages in order, a block at a time; each block answers the rows whose page
+        range meets it."""
+        master, ledger = self.parts.master, self.parts.ledger
+        for numbers in self._cut(low, high):
+            a = int(np.searchsorted(high, numbers[0], "right"))
+            b = int(np.searchsorted(low, numbers[-1], "right"))
+            ledger.set("read", int(master.page_bytes(numbers).sum()))
+            pages = master.read(numbers, self.columns)
+            ledger.set("read", pages.allocated)
+            here_low = np.searchsorted(numbers, low[a:b], "left").astype(np.int32)
+            here_high = np.searchsorted(numbers, high[a:b], "left").astype(np.int32)
+            yield from self._block(
+                pages,
+                int(numbers[0]),
+                int(numbers[-1]) + 1,
+                slots[a:b],
+                codes[a:b],
+                here_low,
+                here_high,
+                high[a:b],
+                low[a:b],
+            )
+            del pages
+            ledger.set("read", 0)
+
+    def _cut(self, low: I32, high: I32) -> Iterator[I64]:
+        """The needed pages in blocks of at most `read_bytes`."""
+        master = self.parts.master
+        wanted = np.zeros(master.describe().pages, np.bool_)
+        search.mark_pages(low, high, wanted)
+        numbers = np.flatnonzero(wanted).astype(np.int64)
+        ends = np.cumsum(master.page_bytes(numbers))
+        at = 0
+        while at < len(numbers):
+            done = int(ends[at - 1]) if at else 0
+            stop = int(np.searchsorted(ends, done + self.parts.read_bytes, "right"))
+            stop = max(at + 1, stop)
+            if master.block_pages is not None:
+                stop = min(stop, at + master.block_pages)
+            yield numbers[at:stop]
+            at = stop
+
+    def _block(
+        self,
+        pages: Pages,
+        first: int,
+        end: int,
+        slots: I32,
+        codes: I64,
+        low: I32,
+        high: I32,
+        true_high: I32 | None = None,
+        true_low: I32 | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Answer rows from one block of pages [first, end). `low` and `high` count within the block,
+        the `true_` ones in the master, where a row's range may be longer than the block."""
+        backlog, output = self.parts.backlog, self.parts.output
+        start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
+        search.match_sorted(codes, low, high, pages.codes, pages.rows, start, count)
+        final = None if true_high is None else true_high <= end
+        whole = final if true_low is None or final is None else final & (true_low >= first)
+        self._teach(pages, codes, start, count, whole)
+        matched = backlog.matched[slots]
+        yield from output.answer(
+            backlog.chunks,
+            backlog.loc[slots],
+            pages.columns,
+            pages.rows,
+            start,
+            count,
+            matched,
+            final,
+        )
+        if final is None or final.all():
+            backlog.remove(slots)
+            return
+        on = slots[~final]
+        backlog.matched[on] = matched[~final]
+        backlog.resume[on] = end
+        backlog.remove(slots[final])
+
+    def _teach(
+        self, pages: Pages, codes: I64, start: I64, count: I32, whole: NDArray[np.bool_] | None
+    ) -> None:
+        """Offer the front stage every code that was answered completely by this block."""
+        heads = np.empty(len(codes), np.int32)
+        heads = heads[: search.code_runs(codes, heads)]
+        uses = np.diff(np.append(heads, len(codes))).astype(np.int32)
+        if whole is not None and not whole.all():
+            keep = whole[heads]
+            heads, uses = heads[keep], uses[keep]
+        self.parts.front.offer(
+            codes[heads], uses, start[heads], count[heads], pages.columns, pages.rows
+        )

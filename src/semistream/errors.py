@@ -1,0 +1,42 @@
+"""One error base. Every message says what is wrong, with which value, and what to do."""
+
+from __future__ import annotations
+
+
+class SemiStreamError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class SpecError(SemiStreamError, ValueError):
+    """The question itself is wrong: a column, a type, a name, an option."""
+
+
+class KeyTypeError(SpecError):
+    """Key columns cannot be compared."""
+
+
+class BudgetError(SemiStreamError, ValueError):
+    """The memory budget is too small. `least` is the smallest number of bytes that works."""
+
+    def __init__(self, message: str, least: int) -> None:
+        super().__init__(message)
+        self.least = least
+
+    def __reduce__(self) -> tuple[type[BudgetError], tuple[str, int]]:
+        return (type(self), (str(self), self.least))
+
+
+class StateError(SemiStreamError, RuntimeError):
+    """A call came at the wrong time, such as `push` before the last output was read."""
+
+
+class MasterError(SemiStreamError):
+    """The master cannot do what was asked, or cannot be read."""
+
+
+class StoreError(MasterError):
+    """A store is missing, exists already, or is of another format version."""
+
+
+class DamagedError(StoreError):
+    """Bytes on disk are not the bytes that were written. The message names the file."""

@@ -1,0 +1,326 @@
+"""Front stages: hot master rows in memory, asked before anything touches the disk.
+
+`KeyGroups` caches whole key groups (all master rows of a code) by how often they are asked for.
+
+    new groups ──> young chunks ──full──> a sealed segment ──> ... at most SEGMENTS of them
+                        │
+                        └── all segments there: young and the oldest segment compete; the more
+                            frequent groups make the new segment, the others leave
+
+Frequencies of cached groups are exact, those of others live in a sketch; both halve together, so the
+cache forgets. Codes the master does not have are remembered in a small direct-mapped table.
+Deviations from the papers: groups and not tuples (a duplicate key is answered whole or not at all),
+and a candidate replaces only what is less frequent than itself.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .columns import Chunks
+from .kernels import search, table
+from .memory import Ledger
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+SEGMENTS = 16
+YOUNG_CHUNKS = 32
+ENTRY_BYTES = 2 * (8 + 8 + 4 + 4) + 8  # table at up to half load, and the sketch
+FULL = 0.95
+
+
+class Hits(NamedTuple):
+    start: I64  # location of the first row of the group; -1: not here
+    count: I32
+    absent: NDArray[np.bool_] | None  # known not to be in the master
+
+
+class Front:
+    """No front stage: nothing is ever here. Also the interface of the others."""
+
+    complete = False  # True: what is not here is nowhere
+    chunks: Chunks
+    rows: I64  # rows per chunk, for groups that span chunks
+
+    def probe(self, codes: I64) -> Hits | None:
+        return None
+
+    def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks, rows: I64) -> None:
+        """Distinct codes that the disk phase just answered, and how many rows asked for each."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+
+class KeyGroups(Front):
+    def __init__(
+        self, schema: pa.Schema, limit: int, row_bytes: int, threshold: int, ledger: Ledger
+    ) -> None:
+        self._schema, self._ledger = schema, ledger
+        self._entries = max(8, limit // (ENTRY_BYTES + row_bytes))
+        self._bits = max(4, (2 * self._entries - 1).bit_length() - 1)
+        self._entries = 1 << (self._bits - 1)
+        self._sketch_bits = self._bits + 2
+        self._absent_bits = max(3, self._bits - 3)
+        self._limit = limit
+        self._first_threshold = threshold
+        self.clear()
+
+    @staticmethod
+    def least(row_bytes: int) -> int:
+        """A front stage with less than this is not worth having."""
+        return 64 * (row_bytes + ENTRY_BYTES)
+
+    def clear(self) -> None:
+        size = 1 << self._bits
+        self._slots = np.full((size, 2), -1, np.int64)
+        self._count = np.zeros(size, np.int32)
+        self._frequency = np.zeros(size, np.uint32)
+        self._sketch = np.zeros(1 << self._sketch_bits, np.uint8)
+        self._absent = np.zeros(1 << self._absent_bits, np.int64)
+        self._absent_used = np.zeros(1 << self._absent_bits, np.uint8)
+        fixed = sum(
+            a.nbytes
+            for a in (
+                self._slots,
+                self._count,
+                self._frequency,
+                self._sketch,
+                self._absent,
+                self._absent_used,
+            )
+        )
+        self._fixed = fixed
+        self._segment_bytes = max(0, self._limit - fixed) // (SEGMENTS + 2)
+        self.chunks = Chunks(self._schema)
+        self.rows = np.zeros(0, np.int64)
+        self._sizes: list[int] = []  # bytes per chunk; 0: free
+        self._young: list[int] = []
+        self._sealed: list[int] = []  # oldest first
+        self._used = 0
+        self._probes = self._evicted = self._since = 0
+        self.threshold = self._first_threshold
+        self._account()
+
+    def _account(self) -> None:
+        self._ledger.set("front", self._fixed + sum(self._sizes))
+
+    # --- asking --------------------------------------------------------------------------------
+
+    def probe(self, codes: I64) -> Hits | None:
+        n = len(codes)
+        start, count = np.empty(n, np.int64), np.empty(n, np.int32)
+        hits = table.probe(
+            codes, self._slots, self._bits, self._count, self._frequency, start, count
+        )
+        absent = None
+        if hits < n:
+            mask = np.empty(n, np.bool_)
+            if table.absent_probe(
+                codes, start, self._absent, self._absent_used, self._absent_bits, mask
+            ):
+                absent = mask
+        self._probes += n
+        self._since += n
+        if self._probes > 10 * max(1024, self._used):
+            self._probes = 0
+            table.halve(self._sketch, self._frequency)
+        return Hits(start, count, absent)
+
+    # --- learning ------------------------------------------------------------------------------
+
+    def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks, rows: I64) -> None:
+        missing = count == 0
+        if missing.any():
+            table.absent_insert(
+                codes[missing], self._absent, self._absent_used, self._absent_bits
+            )
+        estimate = np.empty(len(codes), np.int32)
+        table.sketch_add(codes, uses, self._sketch, self._sketch_bits, estimate)
+        self._move_threshold()
+        wanted = np.flatnonzero((count > 0) & (estimate >= self.threshold))
+        if len(wanted) and self._segment_bytes > 0:
+            self._admit(wanted, codes, estimate, start, count, pages, rows)
+
+    def _move_threshold(self) -> None:
+        """Down while there is room, up when groups replace each other too fast."""
+        if self._since < max(1024, self._used):
+            return
+        self._since = 0
+        if not self._is_full():
+            self.threshold = max(1, self.threshold // 2)
+        elif self._evicted > 0.05 * self._used:
+            self.threshold = min(200, self.threshold + 1)
+        elif self._evicted < 0.01 * self._used:
+            self.threshold = max(1, self.threshold - 1)
+        self._evicted = 0
+
+    def _is_full(self) -> bool:
+        by_bytes = len(self._sealed) >= SEGMENTS
+        return by_bytes or self._used >= FULL * self._entries
+
+    def _admit(
+        self,
+        wanted: I64,
+        codes: I64,
+        estimate: I32,
+        start: I64,
+        count: I32,
+        pages: Chunks,
+        rows: I64,
+    ) -> None:
+        """Copy groups into the young chunks, most frequent first, as far as there is room."""
+        wanted = wanted[count[wanted] <= 4096]
+        wanted = wanted[np.argsort(-estimate[wanted], kind="stable")]
+        while len(wanted):
+            room = self._segment_bytes - sum(self._sizes[c] for c in self._young)
+            free = self._entries - self._used
+            most = min(free, room // 8 + 1, 1 << 16)
+            part = wanted[:most]
+            loc = _group_rows(start[part], count[part], rows)
+            ends = pages.widths(loc)
+            sizes = ends[np.cumsum(count[part])] if len(part) else ends[:0]
+            fit = int(np.searchsorted(sizes, room, "right"))
+            if fit == 0 or len(self._young) >= YOUNG_CHUNKS:
+                if not self._young and len(part):
+                    wanted = wanted[1:]  # wider than a segment: never cached
+                    continue
+                self._consolidate()
+                if self._is_full():
+                    wanted = wanted[estimate[wanted] > self._cutoff]
+                continue
+            part, loc = part[:fit], loc[: int(count[part[:fit]].sum())]
+            self._store(codes[part], count[part], estimate[part], pages.gather(loc))
+            wanted = wanted[fit:]
+
+    def _store(self, codes: I64, count: I32, uses: I32, columns: list[pa.Array]) -> None:
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        chunk = self._new_chunk(batch)
+        self._young.append(chunk)
+        first = np.cumsum(count, dtype=np.int64) - count
+        start = (np.int64(chunk) << 32) | first
+        self._used += table.put(
+            codes,
+            start,
+            count,
+            uses.astype(np.uint32),
+            self._slots,
+            self._bits,
+            self._count,
+            self._frequency,
+        )
+
+    def _new_chunk(self, batch: pa.RecordBatch) -> int:
+        size = batch.get_total_buffer_size()
+        if 0 in self._sizes:
+            chunk = self._sizes.index(0)
+            self.chunks.put(chunk, batch)
+            self._sizes[chunk] = size
+            self.rows[chunk] = len(batch)
+        else:
+            chunk = self.chunks.append(batch)
+            self._sizes.append(size)
+            self.rows = np.append(self.rows, len(batch))
+        self._account()
+        return chunk
+
+    _cutoff = 0
+
+    def _consolidate(self) -> None:
+        """Young chunks become a segment; with all segments there, they compete with the oldest."""
+        old = list(self._young)
+        if self._is_full() and self._sealed:
+            old.append(self._sealed.pop(0))
+        chosen = np.zeros(len(self._sizes), np.bool_)
+        chosen[old] = True
+        found = np.empty(self._used, np.int64)
+        found = found[: table.in_chunks(self._slots, chosen, found)]
+        order = np.argsort(-self._frequency[found].astype(np.int64), kind="stable")
+        found = found[order]
+        codes, start = self._slots[found, 0].copy(), self._slots[found, 1].copy()
+        count, uses = self._count[found].copy(), self._frequency[found].copy()
+        loc = _group_rows(start, count, self.rows)
+        sizes = self.chunks.widths(loc)[np.cumsum(count)]
+        most = int(np.searchsorted(sizes, self._segment_bytes, "right"))
+        keep = min(most, max(1, self._entries * 7 // 8 - (self._used - len(found))))
+        if keep < len(found):
+            self._evicted += len(found) - keep
+            self._cutoff = int(uses[keep])
+            table.sketch_put(codes[keep:], uses[keep:], self._sketch, self._sketch_bits)
+            table.remove(codes[keep:], self._slots, self._bits, self._count, self._frequency)
+            self._used -= len(found) - keep
+        rows = self.chunks.gather(loc[: int(count[:keep].sum())])
+        segment = self._new_chunk(pa.RecordBatch.from_arrays(rows, schema=self._schema))
+        first = np.cumsum(count[:keep], dtype=np.int64) - count[:keep]
+        table.put(
+            codes[:keep],
+            (np.int64(segment) << 32) | first,
+            count[:keep],
+            uses[:keep],
+            self._slots,
+            self._bits,
+            self._count,
+            self._frequency,
+        )
+        for chunk in old:
+            self._sizes[chunk] = 0
+            self.chunks.keep[chunk] = None
+        self._young = []
+        self._sealed.append(segment)
+        self._account()
+
+
+def _group_rows(start: I64, count: I32, rows: I64) -> I64:
+    """Locations of all rows of some groups, group after group."""
+    if len(count) == 0 or count.max() <= 1:
+        return start
+    total = int(count.sum())
+    who, loc = np.empty(total, np.int32), np.empty(total, np.int64)
+    search.expand(start, count, rows, 0, 0, who, loc)
+    return loc
+
+
+class WholeMaster(Front):
+    """All of the master in memory: the bound that every comparison shows."""
+
+    complete = True
+
+    def __init__(self, codes: I64, chunks: Chunks, loc: I64, ledger: Ledger) -> None:
+        """`codes` sorted, `loc` where each row is; rows of one code are neighbours in a chunk."""
+        heads = np.empty(len(codes), np.int32)
+        heads = heads[: search.code_runs(codes, heads)]
+        ends = np.append(heads[1:], len(codes)).astype(np.int32)
+        self.bits = max(4, (2 * len(heads)).bit_length())
+        self._slots = np.full((1 << self.bits, 2), -1, np.int64)
+        self._count = np.zeros(1 << self.bits, np.int32)
+        self._frequency = np.zeros(1 << self.bits, np.uint32)
+        self.chunks = chunks
+        self.rows = np.array([len(b) for b in chunks.keep] or [0], np.int64)
+        zero = np.zeros(len(heads), np.uint32)
+        table.put(
+            codes[heads],
+            loc[heads],
+            ends - heads,
+            zero,
+            self._slots,
+            self.bits,
+            self._count,
+            self._frequency,
+        )
+        rows = sum(b.get_total_buffer_size() for b in chunks.keep)
+        fixed = self._slots.nbytes + self._count.nbytes + self._frequency.nbytes
+        ledger.set("front", rows + fixed)
+
+    @staticmethod
+    def least(rows: int, data_bytes: int) -> int:
+        """Rows, table, and room to sort them on the way in."""
+        return 2 * data_bytes + rows * (4 * 24 + 32)
+
+    def probe(self, codes: I64) -> Hits | None:
+        start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
+        table.probe(codes, self._slots, self.bits, self._count, self._frequency, start, count)
+        return Hits(start, count, None)

@@ -1,0 +1,483 @@
+"""SemiStreamJoin: a front stage before a disk phase, within one memory budget.
+
+    push(batch) ──> front stage ──hit──> output
+                        │ miss
+                    waiting rows ──> disk phase ──> output
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .backlog import Backlog
+from .columns import Chunks, row_bytes
+from .disk import PHASES, DiskPhase, Parts
+from .errors import BudgetError, SpecError, StateError
+from .front import Front, KeyGroups, WholeMaster
+from .keys import KeyCoder, key_coder, pair_names
+from .master import Master, Source, open_master
+from .master.sorting import Sorter
+from .memory import Ledger, parse_bytes
+from .output import Output, output_shape
+from .plan import Split, choose, least_memory, split_memory
+from .spec import JoinSpec, Params, algorithm_named, column_names, join_type
+
+I64 = NDArray[np.int64]
+On = str | Sequence[str] | Mapping[str, str]
+INTAKE_BYTES = 64  # per stream row on its way through the front stage
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counters of a join. rows_in = rows_matched + rows_unmatched + waiting, always."""
+
+    algorithm: str
+    rows_in: int
+    rows_matched: int
+    rows_unmatched: int
+    rows_out: int
+    waiting: int
+    front_hits: int
+    pages_read: int
+    bytes_read: int
+    bytes_held: int
+    peak_bytes: int
+    budget_bytes: int
+    steps: int
+
+
+class SemiStreamJoin:
+    """Join a stream of record batches with a master table larger than memory.
+
+    >>> import pyarrow as pa, semistream as ss
+    >>> products = pa.table({"id": [1, 2], "name": ["bolt", "nut"]})
+    >>> join = ss.SemiStreamJoin(ss.open_master(products, key="id"), on="id")
+    >>> out = list(join.push(pa.record_batch({"id": [2, 9], "qty": [5, 1]}))) + list(join.drain())
+    >>> pa.Table.from_batches(out).to_pylist()
+    [{'id': 2, 'qty': 5, 'name': 'nut'}]
+    """
+
+    def __init__(
+        self,
+        master: Source,
+        on: On,
+        how: str = "inner",
+        columns: Sequence[str] | None = None,
+        algorithm: str = "auto",
+        memory: int | str = "64MB",
+        params: Params | None = None,
+        *,
+        suffix: str | None = None,
+        stream_schema: pa.Schema | None = None,
+    ) -> None:
+        pairs = pair_names(on)
+        self.master: Master = open_master(master, [m for _, m in pairs]) if not isinstance(
+            master, Master
+        ) else master
+        info = self.master.describe()
+        if sorted(m for _, m in pairs) != sorted(info.key):
+            raise SpecError(
+                f"on={on!r} joins on the master's columns {[m for _, m in pairs]}, but the key of "
+                f"{info.name} is {list(info.key)}; name all of its key columns and no other"
+            )
+        order = {m: i for i, m in enumerate(info.key)}
+        pairs.sort(key=lambda pair: order[pair[1]])
+        self.spec = JoinSpec(tuple(pairs), join_type(how), column_names(columns), suffix)
+        self.params = params or Params()
+        self.budget = parse_bytes(memory, info.bytes)
+        name = choose(info, self.budget) if algorithm == "auto" else algorithm
+        self.algorithm = algorithm_named(name)
+        least_memory(self.algorithm, info, self.budget, pa.schema([]))
+        self._ledger = Ledger(self.budget)
+        self._phase: DiskPhase | None = None
+        self._front: Front
+        self._schema: pa.Schema | None = None
+        self._input: deque[pa.RecordBatch] = deque()
+        self._pending: Iterator[pa.RecordBatch] | None = None
+        self._steps = 0
+        self._closed = False
+        self._coder: KeyCoder
+        self._output: Output
+        self._split: Split
+        self._before = (self.master.traffic.pages, self.master.traffic.bytes)
+        if stream_schema is not None:
+            self._begin(stream_schema)
+
+    # --- the four verbs ------------------------------------------------------------------------
+
+    def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take a batch in now; returns the output that is complete now. Read all of it before the
+        next call."""
+        self._ready()
+        if not isinstance(batch, pa.RecordBatch):
+            raise SpecError(f"push takes a pyarrow RecordBatch, not {type(batch).__name__}")
+        self._check_schema(batch.schema)
+        self._input.append(batch)
+        return self._run(self._intake())
+
+    def step(self) -> Iterator[pa.RecordBatch]:
+        """One iteration of the disk phase, whatever waits."""
+        self._ready()
+        return self._run(self._one_step())
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Answer everything that waits."""
+        self._ready()
+        return self._run(self._drain())
+
+    def close(self) -> None:
+        """Let go of memory. Waiting rows are forgotten: drain first to have them answered."""
+        self._closed = True
+        self._pending = None
+        self._input.clear()
+        self._phase = None
+        self._front = Front()
+        for part in list(self._ledger.parts):
+            self._ledger.set(part, 0)
+
+    def __enter__(self) -> SemiStreamJoin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of the output; known after the first push, or from `stream_schema`."""
+        if self._schema is None:
+            raise StateError("the output's columns are known after the first push")
+        return self._output.shape.schema
+
+    @property
+    def stats(self) -> Stats:
+        counters = self._output.counters if self._schema is not None else None
+        pages, count = self._before
+        waiting = len(self._phase.parts.backlog) if self._phase is not None else 0
+        return Stats(
+            algorithm=self.algorithm.name,
+            rows_in=counters.rows_in if counters else 0,
+            rows_matched=counters.rows_matched if counters else 0,
+            rows_unmatched=counters.rows_unmatched if counters else 0,
+            rows_out=counters.rows_out if counters else 0,
+            waiting=waiting,
+            front_hits=counters.front_hits if counters else 0,
+            pages_read=self.master.traffic.pages - pages,
+            bytes_read=self.master.traffic.bytes - count,
+            bytes_held=self._ledger.held,
+            peak_bytes=self._ledger.peak,
+            budget_bytes=self.budget,
+            steps=self._steps,
+        )
+
+    # --- order of calls ------------------------------------------------------------------------
+
+    def _ready(self) -> None:
+        if self._closed:
+            raise StateError("the join is closed; make a new one")
+        if self._pending is not None:
+            raise StateError(
+                "output of the last call was not read to its end; read it (for out in "
+                "join.push(batch): ...) before the next call"
+            )
+
+    def _run(self, work: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Start the work now, up to its first output. The rest is done as it is read, so that
+        output never piles up in memory."""
+        first = next(work, None)
+        if first is None:
+            return iter(())
+        self._pending = work
+
+        def rest(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+            try:
+                yield first
+                del first
+                yield from work
+            finally:
+                self._pending = None
+
+        return rest(first)
+
+    # --- the work ------------------------------------------------------------------------------
+
+    def _intake(self) -> Iterator[pa.RecordBatch]:
+        while self._input:
+            batch = self._input[0]
+            taken = self._piece(batch)
+            if taken == 0:
+                yield from self._one_step()
+                continue
+            rest = batch.slice(taken)
+            if len(rest):
+                self._input[0] = rest
+            else:
+                self._input.popleft()
+            yield from self._take(batch.slice(0, taken))
+        if self._phase is not None and not self._phase.waits:
+            yield from self._drain()
+
+    def _piece(self, batch: pa.RecordBatch) -> int:
+        """How many rows of the batch can be taken in now, all being misses; 0: step first."""
+        most = min(len(batch), self._split.piece_rows)
+        if self._phase is None or len(batch) == 0:
+            return max(1, most) if len(batch) else len(batch) or 1
+        backlog = self._phase.parts.backlog
+        most = min(most, self._phase.room())
+        if most <= 0:
+            return 0
+        size = batch.nbytes * most // len(batch) + 1024
+        if size <= backlog.free_bytes and not self._split.careful:
+            return most
+        ends = Chunks.of(batch.slice(0, most)).widths(np.arange(most, dtype=np.int64))
+        fit = int(np.searchsorted(ends, backlog.free_bytes - 1024, "right")) - 1
+        if fit <= 0 and len(backlog) == 0:
+            need = int(ends[1]) + 1024 + self.budget
+            raise BudgetError(
+                f"a stream row of {int(ends[1])} bytes does not fit into the "
+                f"{backlog.limit} bytes for waiting rows; give memory={4 * need}",
+                4 * need,
+            )
+        return max(0, fit)
+
+    def _take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Front stage: answer what it can, let the rest wait."""
+        self._output.counters.rows_in += len(batch)
+        encoded = self._coder.encode(batch)
+        rows = self._output.shape.extend(batch, encoded.arrays)
+        codes, usable = encoded.codes, encoded.usable
+        self._ledger.set("intake", INTAKE_BYTES * len(batch))
+        hits = self._front.probe(codes)
+        answered = np.zeros(len(codes), np.bool_) if usable is None else ~usable
+        if hits is not None:
+            if usable is not None:
+                hits.start[~usable], hits.count[~usable] = -1, 0
+            found = hits.count > 0
+            self._output.counters.front_hits += int(found.sum())
+            answered |= found
+            if hits.absent is not None:
+                answered |= hits.absent
+        if self._front.complete:
+            answered[:] = True
+        if self._phase is not None and not answered.all():
+            self._wait(rows, codes, answered)
+        if answered.any():
+            yield from self._answer_now(batch, rows, hits, answered)
+        self._ledger.set("intake", 0)
+
+    def _wait(self, rows: pa.RecordBatch, codes: I64, answered: NDArray[np.bool_]) -> None:
+        assert self._phase is not None
+        where = np.flatnonzero(~answered)
+        own = Chunks.of(rows).gather(where)  # a copy: the batch can go
+        copy = pa.RecordBatch.from_arrays(own, schema=rows.schema)
+        self._phase.admit(copy, codes[where])
+
+    def _answer_now(
+        self, batch: pa.RecordBatch, rows: pa.RecordBatch, hits: Any, answered: NDArray[np.bool_]
+    ) -> Iterator[pa.RecordBatch]:
+        stream = Chunks.of(rows)
+        if hits is None:
+            yield from self._output.unmatched(stream, np.flatnonzero(answered))
+            return
+        every = bool(answered.all())
+        where = np.arange(len(batch)) if every else np.flatnonzero(answered)
+        start = hits.start if every else hits.start[where]
+        count = hits.count if every else hits.count[where]
+        matched = np.zeros(len(where), np.bool_)
+        yield from self._output.answer(
+            stream,
+            where,
+            self._front.chunks,
+            self._front.rows,
+            start,
+            count,
+            matched,
+            None,
+            batch if every else None,
+        )
+
+    def _one_step(self) -> Iterator[pa.RecordBatch]:
+        if self._phase is not None:
+            self._steps += 1
+            yield from self._phase.step()
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        while self._input:
+            yield from self._intake()
+        while self._phase is not None and len(self._phase.parts.backlog):
+            yield from self._one_step()
+
+    # --- beginning -----------------------------------------------------------------------------
+
+    def _check_schema(self, schema: pa.Schema) -> None:
+        if self._schema is None:
+            self._begin(schema)
+        elif self._schema.names != schema.names or self._schema.types != schema.types:
+            for old, new in zip(self._schema, schema, strict=False):
+                if old.name != new.name or old.type != new.type:
+                    raise SpecError(
+                        f"the stream changed: column {old.name!r} {old.type} is now "
+                        f"{new.name!r} {new.type}; start a new join for the new columns"
+                    )
+            raise SpecError(
+                f"the stream changed from {len(self._schema)} to {len(schema)} columns; start a "
+                "new join for the new columns"
+            )
+
+    def _begin(self, schema: pa.Schema) -> None:
+        """The stream's columns are known: check the question, divide the memory, build the parts."""
+        info = self.master.describe()
+        on = dict(self.spec.on)
+        coder = key_coder(on, schema, info.schema)
+        shape = output_shape(self.spec, schema, info, coder)
+        split = split_memory(self.algorithm, info, self.budget, shape.extended, self.params,
+                             self.master.view(shape.master) is not None)
+        ledger = self._ledger
+        ledger.set("index", info.resident_bytes)
+        output = Output(shape, self.spec.how, coder, split.output, ledger)
+        front_schema = pa.schema([info.schema.field(n) for n in shape.master])
+        self._front = self._make_front(front_schema, split)
+        if self.algorithm.disk != "none":
+            backlog = Backlog(
+                shape.extended,
+                split.backlog,
+                row_bytes(shape.extended),
+                self.algorithm.disk == "scan",
+                ledger,
+            )
+            parts = Parts(self.master, self._front, backlog, output, ledger, split.read)
+            self._phase = PHASES[self.algorithm.disk](parts)
+        self._coder, self._output, self._split, self._schema = coder, output, split, schema
+
+    def _make_front(self, schema: pa.Schema, split: Split) -> Front:
+        info = self.master.describe()
+        if self.algorithm.front == "all":
+            return _load_whole(self.master, schema, self._ledger)
+        width = max(16, min(info.bytes // max(1, info.rows), 1 << 20))
+        if self.algorithm.front == "groups" and split.front >= KeyGroups.least(width):
+            return KeyGroups(schema, split.front, width, self.params.threshold, self._ledger)
+        return Front()
+
+    # --- snapshots -----------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Waiting rows and counters as bytes (an Arrow stream). The front stage is not part of it:
+        it changes speed only."""
+        self._ready()
+        if self._schema is None:
+            return b""
+        backlog = self._phase.parts.backlog if self._phase is not None else None
+        slots = backlog.slots() if backlog is not None else np.zeros(0, np.int32)
+        fields, columns = list(self._schema), []
+        if backlog is not None and self._phase is not None:
+            columns = backlog.take(slots).columns[: len(fields)]
+            columns += [pa.array(backlog.matched[slots]), pa.array(backlog.resume[slots])]
+            columns.append(pa.array(self._phase.ages(slots)))
+            fields += [pa.field("__matched", pa.bool_()), pa.field("__resume", pa.int32())]
+            fields.append(pa.field("__age", pa.int64()))
+        counters = self._output.counters
+        header = {
+            "algorithm": self.algorithm.name,
+            "spec": repr(self.spec),
+            "version": self.master.describe().version,
+            "counters": vars(counters),
+            "phase": self._phase.state() if self._phase is not None else {},
+        }
+        schema = pa.schema(fields, metadata={"semistream": json.dumps(header)})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            if columns:
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        return bytes(sink.getvalue().to_pybytes())
+
+    def restore(self, snapshot: bytes) -> None:
+        """Go on from a snapshot of a join with the same question on the same master version."""
+        self._ready()
+        if snapshot == b"":
+            return
+        with pa.ipc.open_stream(pa.py_buffer(snapshot)) as reader:
+            table = reader.read_all()
+        header = json.loads(table.schema.metadata[b"semistream"])
+        mine = {
+            "algorithm": self.algorithm.name,
+            "spec": repr(self.spec),
+            "version": self.master.describe().version,
+        }
+        for name, value in mine.items():
+            if header[name] != value:
+                raise StateError(
+                    f"the snapshot has {name} {header[name]!r}, this join {value!r}; restore it "
+                    "into a join with the same question, algorithm and master version"
+                )
+        if self._schema is not None and self.stats.rows_in:
+            raise StateError("restore goes into a new join; this one has taken in rows")
+        extra = 3 if "__age" in table.column_names else 0
+        stream = table.select(range(table.num_columns - extra)).replace_schema_metadata(None)
+        self._check_schema(stream.schema)
+        for name, value in header["counters"].items():
+            setattr(self._output.counters, name, value)
+        if self._phase is not None and table.num_rows:
+            self._refill(stream, table, header["phase"])
+
+    def _refill(self, stream: pa.Table, table: pa.Table, state: dict[str, Any]) -> None:
+        assert self._phase is not None
+        backlog = self._phase.parts.backlog
+        if table.num_rows > backlog.free_rows or stream.nbytes > backlog.free_bytes:
+            raise BudgetError(
+                f"the snapshot's {table.num_rows} waiting rows do not fit into this budget; "
+                f"give memory={2 * self.budget}",
+                2 * self.budget,
+            )
+        batch = stream.combine_chunks().to_batches()[0]
+        encoded = self._coder.encode(batch)
+        slots = backlog.add(self._output.shape.extend(batch, encoded.arrays), encoded.codes)
+        backlog.matched[slots] = np.asarray(table["__matched"])
+        backlog.resume[slots] = np.asarray(table["__resume"])
+        self._phase.restore(state, slots, np.asarray(table["__age"]))
+
+
+def _load_whole(master: Master, schema: pa.Schema, ledger: Ledger) -> WholeMaster:
+    """Read all of the master and sort it by code."""
+    info = master.describe()
+    names = list(dict.fromkeys([*info.key, *schema.names]))
+    wide = pa.schema([info.schema.field(n) for n in names])
+    sorter = Sorter(wide, info.key, 1 << 62, Path(gettempdir()))
+    for batch in master.batches(names):
+        sorter.add(batch)
+    codes, batches, loc = [np.zeros(0, np.int64)], [], [np.zeros(0, np.int64)]
+    for some, rows in sorter.pieces(1 << 18):
+        loc.append((np.int64(len(batches)) << 32) | np.arange(len(some), dtype=np.int64))
+        codes.append(some)
+        batches.append(rows.select(schema.names))
+    chunks = Chunks.of(*batches, schema=schema)
+    return WholeMaster(np.concatenate(codes), chunks, np.concatenate(loc), ledger)
+
+
+def join_batches(
+    batches: Iterable[pa.RecordBatch],
+    master: Source,
+    on: On,
+    how: str = "inner",
+    columns: Sequence[str] | None = None,
+    algorithm: str = "auto",
+    memory: int | str = "64MB",
+    params: Params | None = None,
+    *,
+    suffix: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Join all batches of a stream; output comes as soon as it is complete."""
+    with SemiStreamJoin(
+        master, on, how, columns, algorithm, memory, params, suffix=suffix
+    ) as join:
+        for batch in batches:
+            yield from join.push(batch)
+        yield from join.drain()

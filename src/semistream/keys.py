@@ -1,0 +1,313 @@
+"""Key columns -> 64-bit codes.
+
+One integer, date, time, timestamp or bool column keeps its natural order: the code is the value.
+Everything else (strings, binary, decimals, several columns) is coded by XXH64 over the values, and
+every match found by a hash is verified on the values themselves.
+
+A stream key is first brought to the master's type, exactly: a value that the master's type cannot
+hold (300 in an int8, half a day in a date) cannot match and is treated like NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from .columns import plain, plain_type
+from .errors import KeyTypeError, SpecError
+from .kernels import hashing
+
+I64 = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+HASH = "xxh64-chained-seed0"  # named in every store's manifest
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY = 86_400
+_NATURAL = ("integer", "bool", "date", "timestamp", "timestamp with zone", "time", "duration")
+
+
+def family(t: pa.DataType) -> str | None:
+    """The kind of key a type is, or None if it cannot be one."""
+    tests = (
+        ("bool", pa.types.is_boolean),
+        ("integer", pa.types.is_integer),
+        ("date", pa.types.is_date),
+        ("time", pa.types.is_time),
+        ("duration", pa.types.is_duration),
+        ("string", lambda x: pa.types.is_string(x) or pa.types.is_large_string(x)),
+        ("decimal", pa.types.is_decimal),
+        (
+            "binary",
+            lambda x: (
+                pa.types.is_binary(x)
+                or pa.types.is_large_binary(x)
+                or pa.types.is_fixed_size_binary(x)
+            ),
+        ),
+    )
+    t = plain_type(t)
+    if pa.types.is_timestamp(t):
+        return "timestamp" if t.tz is None else "timestamp with zone"
+    return next((name for name, test in tests if test(t)), None)
+
+
+def check_key_type(t: pa.DataType, column: str, side: str) -> None:
+    if pa.types.is_floating(t):
+        raise KeyTypeError(
+            f"{side} key column {column!r} is {t}: floating-point numbers are refused as keys, "
+            "since NaN, -0.0 and rounding make equality ambiguous; cast it to a decimal or an "
+            "integer first"
+        )
+    if family(t) is None:
+        raise KeyTypeError(
+            f"{side} key column {column!r} is {t}, which cannot be a key; use an integer, string, "
+            "binary, date, timestamp, decimal or bool column"
+        )
+
+
+def is_natural(types: Sequence[pa.DataType]) -> bool:
+    """True where the code is the value itself, so that order is kept and nothing needs verifying."""
+    return len(types) == 1 and family(types[0]) in _NATURAL
+
+
+def is_raw(types: Sequence[pa.DataType]) -> bool:
+    """True where the column's own bytes are the codes (8-byte signed values)."""
+    t = types[0]
+    return is_natural(types) and t.bit_width == 64 and not pa.types.is_unsigned_integer(t)
+
+
+def _raw(array: pa.Array) -> I64:
+    """The values of a natural key as int64 in signed order; whatever lies under a NULL."""
+    t = array.type
+    if pa.types.is_boolean(t):
+        return np.asarray(pc.fill_null(array, False).cast(pa.int64()))
+    dtype = {1: "i1", 2: "i2", 4: "i4", 8: "i8"}[t.bit_width // 8]
+    unsigned = pa.types.is_unsigned_integer(t)
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return np.zeros(len(array), np.int64)
+    values = np.frombuffer(buffer, dtype.replace("i", "u") if unsigned else dtype)
+    values = values[array.offset : array.offset + len(array)]
+    if unsigned and t.bit_width == 64:
+        return (values ^ np.uint64(1 << 63)).view(np.int64)
+    return values.astype(np.int64, copy=False)
+
+
+def codes_of(arrays: Sequence[pa.Array]) -> I64:
+    """Codes of key columns (plain types, one array each); rows with a NULL get an arbitrary code."""
+    types = [a.type for a in arrays]
+    if is_natural(types):
+        return _raw(arrays[0])
+    hashes = np.zeros(len(arrays[0]), np.uint64)
+    if len(hashes) == 0:
+        return hashes.view(np.int64)
+    for array in arrays:
+        _hash_column(array, hashes)
+    return hashes.view(np.int64)
+
+
+def _hash_column(array: pa.Array, hashes: NDArray[np.uint64]) -> None:
+    t, buffers = array.type, array.buffers()
+    if family(t) in _NATURAL:
+        values = np.ascontiguousarray(_raw(array))
+        hashing.hash_fixed(values.ctypes.data, 8, hashes)
+    elif pa.types.is_decimal(t) or pa.types.is_fixed_size_binary(t):
+        width = t.bit_width // 8
+        hashing.hash_fixed(buffers[1].address + array.offset * width, width, hashes)
+    else:
+        wide = pa.types.is_large_string(t) or pa.types.is_large_binary(t)
+        data = buffers[2].address if buffers[2] is not None else 0
+        hashing.hash_var(
+            buffers[1].address + array.offset * (8 if wide else 4), wide, data, hashes
+        )
+
+
+def not_null(arrays: Sequence[pa.Array]) -> Mask | None:
+    """True where no key column is NULL; None when that is everywhere."""
+    result: Mask | None = None
+    for array in arrays:
+        if array.null_count:
+            valid = np.asarray(array.is_valid())
+            result = valid if result is None else result & valid
+    return result
+
+
+# --- bringing a stream key to the master's type ------------------------------------------------
+
+
+def coerce(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, Mask | None]:
+    """The array in the master's type, and where that is exact (None: everywhere)."""
+    array = plain(array)
+    if array.type == target:
+        return array, None
+    if pa.types.is_decimal(array.type) or pa.types.is_decimal(target):
+        return _to_decimal(array, target)
+    kind = family(target)
+    if kind == "integer":
+        return _to_integer(array, target)
+    if kind in _NATURAL:
+        return _to_unit(array, target)
+    if pa.types.is_fixed_size_binary(target):
+        ok = np.asarray(pc.fill_null(pc.equal(pc.binary_length(array), target.byte_width), False))
+        return pc.if_else(pa.array(ok), array, None).cast(target), ok
+    return array.cast(target), None
+
+
+def _to_integer(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, Mask | None]:
+    unsigned = pa.types.is_unsigned_integer(target)
+    top = 2 ** (target.bit_width - (0 if unsigned else 1)) - 1
+    bottom = 0 if unsigned else -top - 1
+    has = np.iinfo(array.type.to_pandas_dtype())
+    if has.min >= bottom and has.max <= top:
+        return array.cast(target), None
+    low, high = max(bottom, has.min), min(top, has.max)
+    inside = pc.and_(
+        pc.greater_equal(array, pa.scalar(low, array.type)),
+        pc.less_equal(array, pa.scalar(high, array.type)),
+    )
+    ok = np.asarray(pc.fill_null(inside, False))
+    return array.cast(target, safe=False), ok
+
+
+def _per_second(t: pa.DataType) -> tuple[int, int]:
+    """(numerator, denominator): how many of the type's units make a second."""
+    if pa.types.is_date32(t):
+        return 1, _DAY
+    return (1000, 1) if pa.types.is_date64(t) else (_PER_SECOND[t.unit], 1)
+
+
+def _to_unit(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, Mask | None]:
+    """Dates, times, timestamps and durations of another unit (a zone is only a way to print)."""
+    (a, b), (c, d) = _per_second(array.type), _per_second(target)
+    values, times, over = _raw(array), c * b, a * d
+    if times >= over:
+        factor = times // over
+        limit = np.iinfo(np.int64).max // factor
+        ok = (values <= limit) & (values >= -limit)
+        values = np.where(ok, values, 0) * factor
+    else:
+        values, rest = np.divmod(values, over // times)
+        ok = rest == 0
+    if target.bit_width == 32:
+        top = np.iinfo(np.int32).max
+        ok &= (values <= top) & (values >= -top)
+        values = np.where(ok, values, 0).astype(np.int32)
+    mask = np.asarray(array.is_null()) if array.null_count else None
+    storage = pa.array(values, mask=mask)
+    return storage.view(target), None if ok.all() else ok
+
+
+def _to_decimal(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, Mask | None]:
+    """Between decimals of any scale, and integers: exact by a round trip through 76 digits."""
+    goal = target if pa.types.is_decimal(target) else pa.decimal128(38, 0)
+    if pa.types.is_integer(array.type):
+        array = array.cast(pa.decimal128(20, 0))
+    scale = max(array.type.scale, goal.scale)
+    wide = array.cast(pa.decimal256(76, scale))
+    narrow = wide.cast(goal, safe=False)  # cuts digits; what was cut shows on the way back
+    back = narrow.cast(pa.decimal256(76, scale), safe=False)
+    ok = np.asarray(pc.fill_null(pc.equal(wide, back), False))
+    if pa.types.is_decimal(target):
+        return narrow, ok
+    bounds = np.iinfo(target.to_pandas_dtype())
+    within = pc.and_(
+        pc.greater_equal(wide, pa.scalar(int(bounds.min)).cast(pa.decimal256(76, scale))),
+        pc.less_equal(wide, pa.scalar(int(bounds.max), pa.uint64()).cast(wide.type)),
+    )
+    ok &= np.asarray(pc.fill_null(within, False))
+    zero = pa.scalar(0, pa.decimal128(38, 0))
+    return pc.if_else(pa.array(ok), narrow, zero).cast(target), ok
+
+
+# --- the stream's side of a join -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Keys of one stream batch: codes, where they can match at all, and the key columns in the
+    master's types."""
+
+    codes: I64
+    usable: Mask | None
+    arrays: list[pa.Array]
+
+
+@dataclass(frozen=True)
+class KeyCoder:
+    """Brings stream keys to the master's types and codes them."""
+
+    stream: tuple[str, ...]
+    master: tuple[str, ...]
+    types: tuple[pa.DataType, ...]  # of the master's key columns
+    verify: bool
+
+    def encode(self, batch: pa.RecordBatch) -> Encoded:
+        arrays, usable = [], None
+        for name, target in zip(self.stream, self.types, strict=True):
+            array, ok = coerce(batch.column(name), target)
+            arrays.append(array)
+            if ok is not None:
+                usable = ok if usable is None else usable & ok
+        valid = not_null(arrays)
+        if valid is not None:
+            usable = valid if usable is None else usable & valid
+        return Encoded(codes_of(arrays), usable, arrays)
+
+
+def pair_names(on: str | Sequence[str] | Mapping[str, str]) -> list[tuple[str, str]]:
+    """(stream name, master name) for every key column."""
+    if isinstance(on, str):
+        return [(on, on)]
+    pairs = list(on.items()) if isinstance(on, Mapping) else [(name, name) for name in on]
+    if not pairs or not all(isinstance(x, str) for pair in pairs for x in pair):
+        raise SpecError(
+            f"on={on!r} names no key columns; give a name, a list of names, or a mapping "
+            "{stream column: master column}"
+        )
+    return pairs
+
+
+def key_coder(
+    on: str | Sequence[str] | Mapping[str, str], stream: pa.Schema, master: pa.Schema
+) -> KeyCoder:
+    """Check both sides' key columns against each other."""
+    pairs = pair_names(on)
+    for side, schema, names in (
+        ("stream", stream, [s for s, _ in pairs]),
+        ("master", master, [m for _, m in pairs]),
+    ):
+        for name in names:
+            found = len(schema.get_all_field_indices(name))
+            if found != 1:
+                problem = "does not exist" if found == 0 else f"exists {found} times"
+                raise SpecError(
+                    f"key column {name!r} {problem} in the {side}; it has {schema.names}"
+                )
+            check_key_type(schema.field(name).type, name, side)
+        if len(set(names)) != len(names):
+            raise SpecError(f"on={on!r} names a {side} column twice; name each one once")
+    for s, m in pairs:
+        _check_pair(s, stream.field(s).type, m, master.field(m).type)
+    types = tuple(plain_type(master.field(m).type) for _, m in pairs)
+    return KeyCoder(
+        tuple(s for s, _ in pairs), tuple(m for _, m in pairs), types, not is_natural(types)
+    )
+
+
+def _check_pair(stream: str, a: pa.DataType, master: str, b: pa.DataType) -> None:
+    kinds = {family(a), family(b)}
+    if kinds == {"decimal"} and a.precision + max(a.scale, b.scale) - a.scale > 76:
+        raise KeyTypeError(
+            f"stream column {stream!r} is {a} and master column {master!r} is {b}: comparing them "
+            "takes more than 76 digits; cast the stream column to fewer digits first"
+        )
+    if len(kinds) == 1 or kinds == {"integer", "decimal"}:
+        return
+    raise KeyTypeError(
+        f"stream column {stream!r} is {a} and master column {master!r} is {b}: these types are "
+        "never equal; cast one side to the other's type first"
+    )

@@ -1,0 +1,69 @@
+"""Master tables: what they can do (`base`) and where they live."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import MasterError, SpecError
+from .base import Master, MasterInfo, Pages
+from .memory import MemoryMaster
+from .parquet import ParquetMaster
+from .store import Store
+from .store_format import versions
+
+Source = Master | pa.Table | pa.RecordBatch | str | os.PathLike[str]
+__all__ = ["Master", "MasterInfo", "Pages", "Source", "Store", "from_locator", "open_master"]
+
+
+def open_master(source: Source, key: str | Sequence[str] | None = None) -> Master:
+    """Open a master table: a store's path, a Parquet file or folder, or an Arrow table.
+
+    A store knows its key; anything else needs `key`.
+    """
+    if isinstance(source, Master):
+        return _check_key(source, key)
+    if isinstance(source, pa.RecordBatch):
+        source = pa.Table.from_batches([source])
+    if isinstance(source, pa.Table):
+        return MemoryMaster(source, _need_key(key, "an Arrow table"))
+    if not isinstance(source, str | os.PathLike):
+        raise SpecError(
+            f"a master is a path, a pyarrow Table or a Store, not {type(source).__name__}"
+        )
+    path = Path(source)
+    if "://" in str(source):
+        raise MasterError(f"{str(source)!r}: only local paths are supported in this release")
+    if versions(path):
+        return _check_key(Store.open(path), key)
+    if path.is_file() or path.is_dir():
+        return ParquetMaster(path, _need_key(key, f"the Parquet master {path}"))
+    raise MasterError(f"{path} does not exist; name a store, a Parquet file or a folder of them")
+
+
+def from_locator(locator: dict[str, Any]) -> Master:
+    """Open the master that `Master.locator` described, in another process."""
+    kind = locator["kind"]
+    if kind == "store":
+        return Store.open(locator["path"], locator["version"])
+    if kind == "parquet":
+        return ParquetMaster(Path(locator["path"]), locator["key"])
+    with pa.ipc.open_stream(pa.py_buffer(locator["table"])) as reader:
+        return MemoryMaster(reader.read_all(), locator["key"])
+
+
+def _need_key(key: str | Sequence[str] | None, what: str) -> str | Sequence[str]:
+    if key is None:
+        raise SpecError(f'{what} does not know its key; say key="column" or key=["a", "b"]')
+    return key
+
+
+def _check_key(master: Master, key: str | Sequence[str] | None) -> Master:
+    has = master.describe().key
+    if key is not None and has != ((key,) if isinstance(key, str) else tuple(key)):
+        raise SpecError(f"the master {master.describe().name} has key {list(has)}, not {key!r}")
+    return master

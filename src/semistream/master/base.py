@@ -1,0 +1,190 @@
+"""What a master table can do. A master is an ordered list of pages of rows.
+
+    describe()            schema, key, size, whether it has an index
+    scan(start, ...)      pages in file order
+    seek(codes)           which pages can hold each of some sorted codes   (needs an index)
+    read(pages)           some pages                                       (needs an index)
+    lookup(keys)          the rows of a few keys                           (needs an index)
+
+A page's rows are sorted by code and pages are in code order where there is an index. The join
+asks for `Pages`: addresses of columns and codes, whoever owns the memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..columns import Chunks
+from ..errors import MasterError, SpecError
+from ..kernels import search
+from ..keys import codes_of, key_coder, not_null
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class MasterInfo:
+    """What is known about a master before reading it."""
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    rows: int
+    pages: int
+    bytes: int
+    max_page_bytes: int
+    indexed: bool
+    unique: bool  # no two rows share a code
+    version: int | None
+    name: str
+    resident_bytes: int = 0  # memory that reading it allocates for good, such as an index
+
+
+@dataclass
+class Pages:
+    """Some pages in memory. Chunk i of `columns` is page `numbers[i]`."""
+
+    columns: Chunks
+    codes: I64  # address of each page's code column
+    rows: I64  # rows of each page
+    numbers: I64
+    allocated: int  # bytes that were allocated for them: 0 where they are mapped
+    valid: list[NDArray[np.bool_] | None] = field(default_factory=list)  # rows with a key
+    keep: Any = None
+
+
+@dataclass
+class Traffic:
+    """What was read so far."""
+
+    pages: int = 0
+    bytes: int = 0
+
+
+class Master(ABC):
+    """Base of all masters. `first` and `last` are the codes of every page: the sparse index."""
+
+    first: I64
+    last: I64
+    traffic: Traffic
+    block_pages: int | None = None  # the most pages one block may have, where pages may overlap
+
+    @abstractmethod
+    def describe(self) -> MasterInfo: ...
+
+    @abstractmethod
+    def scan(self, start: int, max_bytes: int, columns: Sequence[str]) -> Pages:
+        """Pages from number `start` on, in file order: at least one, about `max_bytes` at most."""
+
+    def read(self, numbers: I64, columns: Sequence[str]) -> Pages:
+        """The given pages (ascending)."""
+        raise self._no_index("read pages by number")
+
+    def view(self, columns: Sequence[str]) -> Pages | None:
+        """The whole master as one block, where that allocates nothing (None: it would)."""
+        return None
+
+    def touch(self, wanted: NDArray[np.bool_]) -> None:
+        """Pages of `view` are about to be used: check them, count them."""
+
+    def seek(self, codes: I64) -> tuple[I32, I32]:
+        """For sorted codes, the pages [low, high) that can hold each."""
+        if not self.describe().indexed:
+            raise self._no_index("find pages by key")
+        low, high = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
+        search.page_ranges(codes, self.first, self.last, low, high)
+        return low, high
+
+    def page_bytes(self, numbers: I64) -> I64:
+        """Bytes that reading each page allocates (where nothing is mapped)."""
+        info = self.describe()
+        return np.full(len(numbers), info.max_page_bytes, np.int64)
+
+    def lookup(self, keys: pa.RecordBatch) -> pa.Table:
+        """All rows whose key is among `keys` (a batch with the key columns, in any order)."""
+        info = self.describe()
+        coder = key_coder(list(info.key), keys.schema, info.schema)
+        encoded = coder.encode(keys)
+        usable = slice(None) if encoded.usable is None else encoded.usable
+        codes = np.unique(encoded.codes[usable])
+        low, high = self.seek(codes)
+        wanted = sorted({p for a, b in zip(low, high, strict=True) for p in range(a, b)})
+        parts = [self.table(self.read(np.array([p], np.int64), info.schema.names)) for p in wanted]
+        table = pa.concat_tables([info.schema.empty_table(), *parts])
+        if encoded.usable is not None:
+            keys = keys.filter(pa.array(encoded.usable))
+        return _keep_keys(table, info.key, coder.encode(keys).arrays)
+
+    def table(self, pages: Pages) -> pa.Table:
+        """Pages as a table, for looking at and for tests."""
+        loc = [
+            (np.int64(c) << 32) | np.arange(n, dtype=np.int64) for c, n in enumerate(pages.rows)
+        ]
+        rows = pages.columns.gather(np.concatenate(loc) if loc else np.zeros(0, np.int64))
+        return pa.Table.from_arrays(rows, schema=pages.columns.schema)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, page by page."""
+        info = self.describe()
+        at = 0
+        while at < info.pages:
+            pages = self.scan(at, 1 << 20, list(columns or info.schema.names))
+            yield from self.table(pages).to_batches()
+            at += len(pages.rows)
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        info = self.describe()
+        for name in columns:
+            if name not in info.schema.names:
+                raise SpecError(
+                    f"column {name!r} does not exist in the master {info.name}; "
+                    f"it has {info.schema.names}"
+                )
+
+    def locator(self) -> dict[str, Any]:
+        """Plain data from which another process can open the same master at the same version."""
+        raise MasterError(f"{self.describe().name} lives in this process only")
+
+    def close(self) -> None:
+        """Let go of files and memory."""
+
+    def _no_index(self, what: str) -> MasterError:
+        info = self.describe()
+        return MasterError(
+            f"the master {info.name} has no index on {list(info.key)}, so it cannot {what}; use "
+            'algorithm="meshjoin", or build a store from it with Store.create'
+        )
+
+
+def _keep_keys(table: pa.Table, key: Sequence[str], keys: list[pa.Array]) -> pa.Table:
+    """Rows of `table` whose key is in `keys`, by value."""
+    names = [f"k{i}" for i in range(len(keys))]
+    wanted = pa.Table.from_arrays(keys, names=names).group_by(names).aggregate([])
+    numbered = table.select(list(key)).append_column("row", pa.array(range(table.num_rows)))
+    found = numbered.join(wanted, list(key), names, "left semi")
+    return table.take(found["row"].sort())
+
+
+def pages_of(
+    batch: pa.RecordBatch, key: Sequence[str], number: int, columns: Sequence[str]
+) -> Pages:
+    """One batch read from anywhere as a page, its codes computed now."""
+    arrays = [batch.column(name) for name in key]
+    codes = np.ascontiguousarray(codes_of(arrays))
+    shown = batch.select(list(columns))
+    return Pages(
+        columns=Chunks.of(shown),
+        codes=np.array([codes.ctypes.data], np.int64),
+        rows=np.array([len(codes)], np.int64),
+        numbers=np.array([number], np.int64),
+        allocated=batch.nbytes + codes.nbytes,
+        valid=[not_null(arrays)],
+        keep=(batch, codes),
+    )

@@ -1,0 +1,105 @@
+"""A master that is an Arrow table in this process, sorted by code when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..columns import Chunks
+from ..keys import codes_of, not_null
+from .base import Master, MasterInfo, Pages, Traffic
+from .store_write import design, plain_batch
+
+I64 = NDArray[np.int64]
+PAGE_ROWS = 1024
+
+
+class MemoryMaster(Master):
+    """Sorted pages of an Arrow table. The table is the caller's memory, not the join's."""
+
+
+    def __init__(
+        self, table: pa.Table, key: str | Sequence[str], page_rows: int = PAGE_ROWS
+    ) -> None:
+        self._design = design(table.schema, key)
+        names = self._design.key
+        batches = [plain_batch(b, self._design.schema) for b in table.to_batches()]
+        rows = pa.Table.from_batches(batches, self._design.schema).combine_chunks()
+        batch = rows.to_batches()[0] if rows.num_rows else _empty(self._design.schema)
+        keys = [batch.column(name) for name in names]
+        valid = not_null(keys)
+        codes = codes_of(keys)
+        order = np.argsort(codes, kind="stable")
+        if valid is not None:  # rows with a NULL key go last: scanned, never found
+            order = np.concatenate([order[valid[order]], np.flatnonzero(~valid)])
+        sorted_rows = Chunks.of(batch).gather(order.astype(np.int64))
+        self._batch = pa.RecordBatch.from_arrays(sorted_rows, schema=self._design.schema)
+        keyed = len(codes) if valid is None else int(valid.sum())
+        self._codes = np.ascontiguousarray(codes[order])
+        cuts = [*range(0, keyed, page_rows), *range(keyed, len(codes), page_rows), len(codes)]
+        self._cuts = np.array(cuts, np.int64)
+        starts, ends = self._cuts[:-1], self._cuts[1:]
+        self._keyed = int((starts < keyed).sum())
+        self.first = self._codes[starts[: self._keyed]]
+        self.last = self._codes[ends[: self._keyed] - 1]
+        self.traffic = Traffic()
+        unique = not (np.diff(self._codes[:keyed]) == 0).any()
+        self._info = MasterInfo(
+            schema=self._design.schema,
+            key=names,
+            rows=len(codes),
+            pages=len(starts),
+            bytes=self._batch.nbytes,
+            max_page_bytes=self._batch.nbytes // max(1, len(starts)) + 1,
+            indexed=True,
+            unique=bool(unique),
+            version=None,
+            name="(in-memory table)",
+        )
+
+    def describe(self) -> MasterInfo:
+        return self._info
+
+    def locator(self) -> dict[str, Any]:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._batch.schema) as writer:
+            writer.write_batch(self._batch)
+        data = sink.getvalue().to_pybytes()
+        return {"kind": "memory", "table": data, "key": list(self._info.key)}
+
+    def view(self, columns: Sequence[str]) -> Pages:
+        return self._pages(np.arange(self._info.pages, dtype=np.int64), columns)
+
+    def touch(self, wanted: NDArray[np.bool_]) -> None:
+        self.traffic.pages += int(wanted.sum())
+
+    def scan(self, start: int, max_bytes: int, columns: Sequence[str]) -> Pages:
+        count = max(1, max_bytes // self._info.max_page_bytes)
+        stop = min(self._info.pages, start + count)
+        return self.read(np.arange(start, stop, dtype=np.int64), columns)
+
+    def read(self, numbers: I64, columns: Sequence[str]) -> Pages:
+        self.traffic.pages += len(numbers)
+        return self._pages(numbers, columns)
+
+    def _pages(self, numbers: I64, columns: Sequence[str]) -> Pages:
+        self.check_columns(columns)
+        starts, ends = self._cuts[:-1][numbers], self._cuts[1:][numbers]
+        shown = self._batch.select(list(columns))
+        parts = [shown.slice(int(a), int(b - a)) for a, b in zip(starts, ends, strict=True)]
+        chunks = Chunks.of(*parts, schema=shown.schema)
+        rows = ends - starts
+        valid = [
+            None if p < self._keyed else np.zeros(n, np.bool_)
+            for p, n in zip(numbers, rows, strict=True)
+        ]
+        codes = self._codes.ctypes.data + 8 * starts
+        return Pages(chunks, codes, rows, numbers, 0, valid, self)
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)

@@ -1,0 +1,377 @@
+"""The paged store: the default home of a master table.
+
+Pages are read through a memory map where the files are local (every page's checksum is verified
+before its first use, since a damaged map shows no error), otherwise by `pread`, adjacent pages
+merged and several reads in flight.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..columns import Chunks, Layout, layouts
+from ..errors import DamagedError, SpecError, StoreError
+from ..keys import codes_of
+from . import store_format as fmt
+from .base import Master, MasterInfo, Pages, Traffic
+from .store_write import PAGE_BYTES, Design, Progress, design, frame_crc, write_run
+
+I64 = NDArray[np.int64]
+IN_FLIGHT = 8
+Rows = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]
+
+
+class Store(Master):
+    """A store at one version. Open it with `Store.open`, make one with `Store.create`."""
+
+    def __init__(self, root: Path, manifest: fmt.Manifest, io: str) -> None:
+        self.root, self.manifest, self.io = root, manifest, io
+        self.mapped = io == "map"
+        self.traffic = Traffic()
+        self._run = manifest.runs[0]
+        self._design = Design(manifest.schema, tuple(manifest.key))
+        self._layouts = layouts(self._design.stored)
+        self._files = [_File(root / fmt.DATA / s.name, s.bytes, io) for s in self._run.shards]
+        self._load_index()
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    # --- making and opening --------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        data: Rows,
+        key: str | Sequence[str],
+        *,
+        page_bytes: int = PAGE_BYTES,
+        spill_bytes: int = 1 << 30,
+        progress: Progress | None = None,
+    ) -> Store:
+        """Sort `data` by key and write it as version 1 of a new store. Rows beyond `spill_bytes`
+        are sorted on disk. A crash before the end leaves no store behind."""
+        root = Path(path)
+        if fmt.versions(root):
+            raise StoreError(f"{root} is a store already; choose another path or delete it first")
+        schema, batches = _as_batches(data)
+        plan = design(schema, key, page_bytes)
+        run = write_run(root, plan, batches, spill_bytes, progress)
+        fmt.publish(root, plan.manifest(1, [run]))
+        return cls.open(root)
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], version: int | None = None, *, io: str = "auto"
+    ) -> Store:
+        """Open the latest version, or a given one. `io`: "map", "pread", or "auto"."""
+        root = Path(path)
+        if io not in ("auto", "map", "pread"):
+            raise SpecError(f'io={io!r}: choose "auto", "map" or "pread"')
+        known = fmt.versions(root)
+        if not known:
+            raise StoreError(f"{root} is not a store: it has no manifest; make one: Store.create")
+        if version is not None and version not in known:
+            raise StoreError(f"{root} has no version {version}; it has {known}")
+        number = known[-1] if version is None else version
+        manifest = fmt.parse_manifest(fmt.manifest_path(root, number))
+        return cls(root, manifest, "map" if io == "auto" else io)
+
+    @property
+    def version(self) -> int:
+        return self.manifest.version
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.root)!r}, version={self.version}, rows={self._run.rows})"
+
+    def locator(self) -> dict[str, Any]:
+        return {"kind": "store", "path": str(self.root.absolute()), "version": self.version}
+
+    def describe(self) -> MasterInfo:
+        return self._info
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        for file in self._files:
+            file.close()
+
+    # --- index ---------------------------------------------------------------------------------
+
+    def _load_index(self) -> None:
+        run, path = self._run, self.root / fmt.DATA / f"{self._run.id}.index"
+        index = _File(path, run.index_bytes, "map")
+        if fmt.crc(index.buffer) != run.index_crc:
+            raise DamagedError(f"{path} is damaged: its checksum is wrong; rebuild the store")
+        table = pa.ipc.open_file(index.buffer).read_all()
+        self._index = table  # keeps the map alive
+        column = {n: _numpy(table[n]) for n in fmt.INDEX_FIELDS}
+        keyed = run.pages - run.null_pages
+        self.first, self.last = column["first"][:keyed], column["last"][:keyed]
+        self._shard, self._offset = column["shard"], column["offset"]
+        self._length, self._rows, self._crc = column["length"], column["rows"], column["crc"]
+        width = sum(c.buffers for c in self._layouts)
+        flat = table["buffers"].combine_chunks()
+        flat = flat.chunk(0) if isinstance(flat, pa.ChunkedArray) else flat
+        self._buffers = _numpy(flat.flatten()).reshape(run.pages, max(1, width))
+        self._verified = np.zeros(run.pages, np.bool_)
+        self._base = np.zeros(run.pages, np.int64)
+        if self.mapped:
+            start = np.array([f.address for f in self._files] or [0], np.int64)
+            self._base = start[self._shard] + self._offset
+        self._bit = np.zeros(run.pages, np.int64)
+        self._info = MasterInfo(
+            schema=self.manifest.schema,
+            key=tuple(self.manifest.key),
+            rows=run.rows,
+            pages=run.pages,
+            bytes=run.page_bytes,
+            max_page_bytes=run.max_page_bytes,
+            indexed=True,
+            unique=run.unique,
+            version=self.version,
+            name=str(self.root),
+            resident_bytes=self._verified.nbytes + self._base.nbytes + self._bit.nbytes,
+        )
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def view(self, columns: Sequence[str]) -> Pages | None:
+        if not self.mapped:
+            return None
+        return self._mapped_pages(0, self._run.pages, columns)
+
+    def touch(self, wanted: NDArray[np.bool_]) -> None:
+        """Verify the pages in `wanted` that this process has not used yet."""
+        self.traffic.pages += int(wanted.sum())
+        self.traffic.bytes += int(self._length[: len(wanted)][wanted].sum())
+        for page in np.flatnonzero(wanted & ~self._verified[: len(wanted)]):
+            file = self._files[self._shard[page]]
+            part = file.buffer.slice(int(self._offset[page]), int(self._length[page]))
+            self._check(page, part)
+            self._verified[page] = True
+
+    def _check(self, page: int, part: pa.Buffer) -> None:
+        if fmt.crc(part) != self._crc[page]:
+            file = self._files[self._shard[page]]
+            raise DamagedError(
+                f"{file.path} is damaged: page {page} at byte {self._offset[page]} has a wrong "
+                "checksum; restore the file or rebuild the store"
+            )
+
+    def page_bytes(self, numbers: I64) -> I64:
+        return self._length[numbers]
+
+    def scan(self, start: int, max_bytes: int, columns: Sequence[str]) -> Pages:
+        ends = np.cumsum(self._length[start : start + 1 + max_bytes // 256])
+        stop = start + max(1, int(np.searchsorted(ends, max_bytes, "right")))
+        if not self.mapped:
+            return self.read(np.arange(start, stop, dtype=np.int64), columns)
+        wanted = np.zeros(self._run.pages, np.bool_)
+        wanted[start:stop] = True
+        self.touch(wanted)
+        return self._mapped_pages(start, stop, columns)
+
+    def _mapped_pages(self, start: int, stop: int, columns: Sequence[str]) -> Pages:
+        part = slice(start, stop)
+        chunks = self._chunks(columns, self._base[part], self._buffers[part], self._bit[part])
+        chunks.array = lambda c, j: self._batch(start + c).column(columns[j])
+        return Pages(
+            columns=chunks,
+            codes=self._code_addresses(self._base[part], self._buffers[part]),
+            rows=self._rows[part],
+            numbers=np.arange(start, stop, dtype=np.int64),
+            allocated=0,
+            valid=self._valid(start, stop),
+            keep=self,
+        )
+
+    def read(self, numbers: I64, columns: Sequence[str]) -> Pages:
+        """Read pages into one new buffer: adjacent ones in one read, several reads in flight."""
+        length = self._length[numbers]
+        place = np.cumsum(length) - length
+        arena = pa.allocate_buffer(int(length.sum()))
+        view = memoryview(arena)
+        shard, offset = self._shard[numbers], self._offset[numbers]
+        gap = np.flatnonzero((np.diff(shard) != 0) | (np.diff(offset) != length[:-1])) + 1
+        starts = np.concatenate([[0], gap]) if len(numbers) else gap
+        ends = np.append(gap, len(numbers)) if len(numbers) else gap
+
+        def fetch(a: int, b: int) -> None:
+            size = int(length[a:b].sum())
+            at = int(place[a])
+            self._files[shard[a]].read_into(int(offset[a]), view[at : at + size])
+
+        self._in_parallel(fetch, list(zip(starts, ends, strict=True)))
+        for i, page in enumerate(numbers):
+            self._check(int(page), arena.slice(int(place[i]), int(length[i])))
+        self.traffic.pages += len(numbers)
+        self.traffic.bytes += int(length.sum())
+        base, buffers = arena.address + place, self._buffers[numbers]
+        chunks = self._chunks(columns, base, buffers, np.zeros(len(numbers), np.int64))
+
+        def array(c: int, j: int) -> pa.Array:
+            part = arena.slice(int(place[c]), int(length[c]))
+            return pa.ipc.read_record_batch(part, self._design.stored).column(columns[j])
+
+        chunks.array = array
+        return Pages(
+            columns=chunks,
+            codes=self._code_addresses(base, buffers),
+            rows=self._rows[numbers],
+            numbers=numbers,
+            allocated=arena.size + buffers.nbytes + 5 * 8 * len(numbers),
+            valid=[self._valid(int(p), int(p) + 1)[0] for p in numbers],
+            keep=arena,
+        )
+
+    def _in_parallel(self, fetch: Any, parts: list[tuple[int, int]]) -> None:
+        if len(parts) <= 1:
+            for a, b in parts:
+                fetch(a, b)
+            return
+        with self._lock:
+            if self._pool is None:  # not before the first read: a fork must not inherit threads
+                self._pool = ThreadPoolExecutor(IN_FLIGHT, "semistream-read")
+        for future in [self._pool.submit(fetch, a, b) for a, b in parts]:
+            future.result()
+
+    def _batch(self, page: int) -> pa.RecordBatch:
+        file = self._files[self._shard[page]]
+        part = file.buffer.slice(int(self._offset[page]), int(self._length[page]))
+        return pa.ipc.read_record_batch(part, self._design.stored)
+
+    def _chunks(self, columns: Sequence[str], base: I64, buffers: I64, bit: I64) -> Chunks:
+        self.check_columns(columns)
+        schema = self.manifest.schema
+        chosen = [schema.get_field_index(name) for name in columns]
+        layout = [self._layouts[j] for j in chosen]
+        chunks = Chunks(pa.schema([schema.field(j) for j in chosen]), layout)
+        chunks.base, chunks.offsets, chunks.bit = base, buffers, bit
+        chunks.has_nulls = [_nullable(c, buffers) for c in layout]
+        return chunks
+
+    def _code_addresses(self, base: I64, buffers: I64) -> I64:
+        name = self.manifest.key[0] if self.manifest.code == "value" else fmt.CODE_COLUMN
+        column = self._layouts[self._design.stored.get_field_index(name)]
+        return base + buffers[:, column.buffer + 1]
+
+    def _valid(self, start: int, stop: int) -> list[NDArray[np.bool_] | None]:
+        keyed = len(self.first)
+        return [
+            None if p < keyed else np.zeros(self._rows[p], np.bool_) for p in range(start, stop)
+        ] if stop > keyed else [None] * (stop - start)
+
+    # --- checking ------------------------------------------------------------------------------
+
+    def verify(self, progress: Progress | None = None) -> int:
+        """Check every byte of every file, and that rows lie in code order under their codes.
+        Returns the number of pages; raises DamagedError at the first fault."""
+        for i, (shard, file) in enumerate(zip(self._run.shards, self._files, strict=True)):
+            pages = np.sort(np.flatnonzero(self._shard == i))
+            order = pages[np.argsort(self._offset[pages])]
+            if frame_crc(file.path, self._index.take(pa.array(order))) != shard.frame_crc:
+                raise DamagedError(f"{file.path} is damaged outside its pages; rebuild the store")
+        last: int | None = None
+        for page in range(self._run.pages):
+            pages = self.read(np.array([page], np.int64), self.manifest.key)
+            last = self._check_codes(page, pages, last)
+            if progress is not None:
+                progress(page + 1)
+        return self._run.pages
+
+    def _check_codes(self, page: int, pages: Pages, last: int | None) -> int | None:
+        if page >= len(self.first):
+            return last
+        table = self.table(pages)
+        codes = codes_of([_chunk(table[name]) for name in self.manifest.key])
+        in_order = bool((np.diff(codes) >= 0).all()) and (last is None or last <= codes[0])
+        kept = codes[0] == self.first[page] and codes[-1] == self.last[page]
+        if not (in_order and kept):
+            raise DamagedError(f"{self.root}: page {page} is not in code order; rebuild the store")
+        return int(codes[-1])
+
+
+class _File:
+    """A local file of known size, mapped or read by position."""
+
+    def __init__(self, path: Path, size: int, io: str) -> None:
+        self.path, self._size = path, size
+        try:
+            self._handle = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise DamagedError(f"{path} cannot be opened: {error.strerror}") from error
+        found = os.fstat(self._handle).st_size
+        if found != size:
+            os.close(self._handle)
+            raise DamagedError(f"{path} has {found} bytes instead of {size}; restore the file")
+        self._map: mmap.mmap | None = None
+        if io == "map":
+            self._map = mmap.mmap(self._handle, size, prot=mmap.PROT_READ)
+            self.buffer = pa.py_buffer(self._map)
+            self.address = self.buffer.address
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        done = 0
+        while done < len(target):
+            try:
+                count = os.preadv(self._handle, [target[done:]], offset + done)
+            except OSError as error:
+                raise StoreError(f"reading {self.path} failed: {error.strerror}") from error
+            if count == 0:
+                raise DamagedError(f"{self.path} ends at byte {offset + done}; restore the file")
+            done += count
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _nullable(column: Layout, buffers: I64) -> bool:
+    if column.kind in ("other", "null"):
+        return True
+    return bool(len(buffers)) and bool(buffers[:, column.buffer].max() >= 0)
+
+
+def _chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _numpy(column: pa.Array | pa.ChunkedArray) -> I64:
+    array = _chunk(column) if isinstance(column, pa.ChunkedArray) else column
+    return np.asarray(array.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _as_batches(data: Rows) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    """Schema and batches of anything that holds rows."""
+    if isinstance(data, pa.RecordBatch):
+        return data.schema, [data]
+    if isinstance(data, pa.Table):
+        return data.schema, data.to_batches()
+    if isinstance(data, pa.RecordBatchReader):
+        return data.schema, data
+    batches = iter(data)
+    first = next(batches, None)
+    if not isinstance(first, pa.RecordBatch):
+        raise SpecError(
+            "data must be a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of at "
+            f"least one RecordBatch, not {type(data).__name__} of {type(first).__name__}"
+        )
+
+    def rest() -> Iterable[pa.RecordBatch]:
+        yield first
+        yield from batches
+
+    return first.schema, rest()

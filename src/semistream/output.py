@@ -1,0 +1,252 @@
+"""Building the output: which columns, which rows, in batches of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .columns import Chunks, Ends
+from .errors import SpecError
+from .kernels import gather, search
+from .keys import KeyCoder
+from .master import MasterInfo
+from .memory import Ledger
+from .spec import JoinSpec
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+Mask = NDArray[np.bool_]
+PAIRS = 1 << 16  # matches expanded at a time
+
+
+@dataclass
+class Counters:
+    rows_in: int = 0
+    rows_matched: int = 0
+    rows_unmatched: int = 0
+    rows_out: int = 0
+    front_hits: int = 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Columns of the output, and what must be read from the master for them."""
+
+    schema: pa.Schema
+    master: tuple[str, ...]  # columns to read: those shown, then the key where it is verified
+    shown: int  # how many of them are shown
+    stream: int  # columns of the stream
+    extended: pa.Schema  # the stream's columns, then keys that had to be brought to another type
+    keys: tuple[int, ...]  # where each key column in the master's type stands in `extended`
+
+    def extend(self, batch: pa.RecordBatch, keys: list[pa.Array]) -> pa.RecordBatch:
+        """A stream batch with its keys in the master's types at hand."""
+        if len(self.extended) == self.stream:
+            return batch
+        added = [k for k, at in zip(keys, self.keys, strict=True) if at >= self.stream]
+        return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=self.extended)
+
+
+def output_shape(spec: JoinSpec, stream: pa.Schema, info: MasterInfo, coder: KeyCoder) -> Shape:
+    """Work out the output's columns; names that clash are an error unless `suffix` settles it."""
+    keys = {m for _, m in spec.on}
+    wanted = spec.columns if spec.columns is not None else tuple(info.schema.names)
+    for name in wanted:
+        if name not in info.schema.names:
+            raise SpecError(
+                f"column {name!r} does not exist in the master {info.name}; "
+                f"it has {info.schema.names}"
+            )
+    shown = () if spec.how in ("semi", "anti") else tuple(n for n in wanted if n not in keys)
+    fields = list(stream)
+    taken = set(stream.names)
+    for name in shown:
+        final = name + spec.suffix if name in taken and spec.suffix else name
+        if final in taken:
+            raise SpecError(
+                f"the column name {final!r} is in the stream and in the master; give "
+                'suffix="_master", leave it out with columns=[...], or rename it'
+            )
+        taken.add(final)
+        field = info.schema.field(name)
+        fields.append(pa.field(final, field.type, field.nullable or spec.how == "left"))
+    extra = coder.master if coder.verify else ()
+    extended, keys = _extended(stream, coder)
+    return Shape(pa.schema(fields), shown + extra, len(shown), len(stream), extended, keys)
+
+
+def _extended(stream: pa.Schema, coder: KeyCoder) -> tuple[pa.Schema, tuple[int, ...]]:
+    """Keys are kept twice only where the stream's own column has another type."""
+    fields, keys = list(stream), []
+    for name, target in zip(coder.stream, coder.types, strict=True):
+        if not coder.verify or stream.field(name).type == target:
+            keys.append(stream.get_field_index(name))
+        else:
+            keys.append(len(fields))
+            fields.append(pa.field(f"__key_{len(fields)}", target))
+    return pa.schema(fields), tuple(keys)
+
+
+class Output:
+    """Turns answers (stream rows, master rows) into record batches and keeps the counters."""
+
+    def __init__(
+        self, shape: Shape, how: str, coder: KeyCoder, limit: int, ledger: Ledger
+    ) -> None:
+        self.shape, self.how, self.limit = shape, how, limit
+        self.counters = Counters()
+        self._coder, self._ledger = coder, ledger
+        self._stream_columns = range(shape.stream)
+        self._master_columns = range(shape.shown)
+        self._step = max(1, limit // 256)
+
+    def answer(
+        self,
+        stream: Chunks,
+        rows: I64,
+        master: Chunks,
+        page_rows: I64,
+        start: I64,
+        count: I32,
+        matched: Mask,
+        final: Mask | None = None,
+        whole: pa.RecordBatch | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Answer stream rows (locations `rows`) whose matches begin at `start` and are `count`
+        many. `matched` says which were matched before and is brought up to date; `final` says which
+        of them will see no more of the master (None: all). `whole` is a batch whose rows are just
+        `rows`, in order: its columns are then passed on without a copy."""
+        once = self.how == "semi" or self.how == "anti"
+        fresh = ~matched
+        if once and not self._coder.verify:
+            matched |= count > 0
+        else:
+            for who, loc in self._pairs(start, count, page_rows):
+                if self._coder.verify:
+                    same = self._verified(stream, rows[who], master, loc)
+                    if not same.all():
+                        who, loc = who[same], loc[same]
+                matched[who] = True
+                if not once:
+                    every = whole if whole is not None and len(who) == len(rows) else None
+                    yield from self._batches(stream, rows[who], master, loc, every)
+        fresh &= matched
+        self.counters.rows_matched += int(fresh.sum())
+        if self.how == "semi" and fresh.any():
+            every = whole if whole is not None and fresh.all() else None
+            yield from self._batches(stream, rows[fresh], None, None, every)
+        lone = ~matched if final is None else final & ~matched
+        if lone.any():
+            yield from self.unmatched(stream, rows[lone])
+
+    def unmatched(self, stream: Chunks, rows: I64) -> Iterator[pa.RecordBatch]:
+        """Rows that the master has nothing for."""
+        self.counters.rows_unmatched += len(rows)
+        if self.how in ("left", "anti") and len(rows):
+            yield from self._batches(stream, rows, None, None, None)
+
+    def pairs(
+        self, stream: Chunks, rows: I64, slots: I32, master: Chunks, loc: I64, matched: Mask
+    ) -> Iterator[pa.RecordBatch]:
+        """Matches found one by one (a scan): rows[k] in the stream with loc[k] in the master.
+        slots[k] is the row's place in `matched`."""
+        if self._coder.verify:
+            same = self._verified(stream, rows, master, loc)
+            rows, slots, loc = rows[same], slots[same], loc[same]
+        new = ~matched[slots]
+        first = np.flatnonzero(new)
+        if len(first):
+            first = first[np.unique(slots[first], return_index=True)[1]]
+        matched[slots] = True
+        self.counters.rows_matched += len(first)
+        if self.how in ("inner", "left") and len(rows):
+            yield from self._batches(stream, rows, master, loc, None)
+        elif self.how == "semi" and len(first):
+            yield from self._batches(stream, rows[np.sort(first)], None, None, None)
+
+    def _pairs(self, start: I64, count: I32, page_rows: I64) -> Iterator[tuple[I64 | I32, I64]]:
+        if len(count) == 0 or count.max() <= 1:
+            who = np.flatnonzero(start >= 0)
+            yield who, start[who] if len(who) < len(start) else start
+            return
+        row = skip = 0
+        while row < len(start):
+            buffer, loc = np.empty(PAIRS, np.int32), np.empty(PAIRS, np.int64)
+            k, row, skip = search.expand(start, count, page_rows, row, skip, buffer, loc)
+            if k:
+                yield buffer[:k], loc[:k]
+
+    def _batches(
+        self,
+        stream: Chunks,
+        rows: I64,
+        master: Chunks | None,
+        loc: I64 | None,
+        whole: pa.RecordBatch | None,
+    ) -> Iterator[pa.RecordBatch]:
+        at = 0
+        while at < len(rows):
+            part = rows[at : at + self._step]
+            found = None if loc is None else loc[at : at + self._step]
+            n, ends, master_ends = self._fit(stream, part, master, found)
+            if whole is not None:
+                columns = whole.slice(at, n).columns[: self.shape.stream]
+            else:
+                columns = stream.gather(part[:n], self._stream_columns, ends)
+            if master is not None and found is not None:
+                columns += master.gather(found[:n], self._master_columns, master_ends)
+            elif self.how == "left":
+                shown = [self.shape.schema.field(j).type for j in self._added()]
+                columns += [pa.nulls(n, t) for t in shown]
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.shape.schema)
+            self._ledger.set("output", batch.nbytes + 24 * n)
+            self.counters.rows_out += n
+            at += n
+            yield batch
+        self._ledger.set("output", 0)
+
+    def _added(self) -> range:
+        return range(self.shape.stream, self.shape.stream + self.shape.shown)
+
+    def _fit(
+        self, stream: Chunks, rows: I64, master: Chunks | None, loc: I64 | None
+    ) -> tuple[int, Ends, Ends | None]:
+        """How many of the rows make a batch of at most `limit` bytes (at least one), and the
+        column sizes found on the way. Adapts the next guess."""
+        fixed, ends = stream.measure(rows, self._stream_columns)
+        sizes = list(ends.values())
+        master_ends: Ends | None = None
+        if master is not None and loc is not None:
+            more, master_ends = master.measure(loc, self._master_columns)
+            fixed += more
+            sizes += list(master_ends.values())
+        elif self.how == "left":
+            fixed += 16 * self.shape.shown
+        fixed += 24 + 8 * len(sizes)
+        total = fixed * len(rows) + sum(int(s[-1]) for s in sizes)
+        n = len(rows)
+        if total > self.limit:
+            every = np.arange(len(rows) + 1, dtype=np.int64) * fixed + sum(sizes)
+            n = max(1, int(np.searchsorted(every, self.limit, "right")) - 1)
+        self._step = max(1, min(4 * self._step, self.limit * len(rows) // max(1, total)))
+        return n, ends, master_ends
+
+    def _verified(self, stream: Chunks, rows: I64, master: Chunks, loc: I64) -> Mask:
+        """Which pairs have equal keys, compared on the values: a hash is only a hint."""
+        same = np.ones(len(rows), np.bool_)
+        for i in range(len(self._coder.types)):
+            a = stream.layouts[self.shape.keys[i]]
+            b = master.layouts[self.shape.shown + i]
+            left = (rows, stream.base, stream.offsets, a.buffer + 1)
+            right = (loc, master.base, master.offsets, b.buffer + 1)
+            if a.kind == "fixed":
+                gather.equal_fixed(*left, *right, a.width, same)
+            elif a.kind == "bits":
+                gather.equal_bits(*left, stream.bit, *right, master.bit, same)
+            else:
+                gather.equal_var(*left, *right, a.width == 8, same)
+        return same
