@@ -1,6 +1,6 @@
 """Benchmarks: ours against its peers, every figure from one command.
 
-    workload.py      the data: a master table and a skewed stream, seeded, any size
-    report.py        medians, tables, CSV and the manifest that says where they came from
-    spark.py         python -m benchmarks.spark: enrich() against Spark's own joins
+workload.py      the data: a master table and a skewed stream, seeded, any size
+report.py        medians, tables, CSV and the manifest that says where they came from
+spark.py         python -m benchmarks.spark: enrich() against Spark's own joins
 """

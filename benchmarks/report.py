@@ -13,19 +13,19 @@ import platform
 import re
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 Row = Mapping[str, Any]
 
 _PACKAGES = ("semistream", "pyspark", "pyarrow", "numpy", "numba", "pandas")
 _COUNTS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
-_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 # --- numbers ------------------------------------------------------------------------------------
@@ -78,23 +78,25 @@ def count_text(count: int) -> str:
 # --- tables and files ---------------------------------------------------------------------------
 
 
-def print_table(rows: Sequence[Row], columns: Sequence[str] | None = None, file: TextIO | None = None) -> None:
+def print_table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
     """Align `rows` under their column names: text to the left, numbers to the right."""
     if not rows:
         return
     names = list(columns or rows[0])
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
     widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
-    left = [isinstance(next((r[n] for r in rows if r.get(n) is not None), None), str) for n in names]
+    marks = ["<" if any(isinstance(row.get(name), str) for row in rows) else ">" for name in names]
     for line in [names, ["-" * width for width in widths], *cells]:
-        padded = (t.ljust(w) if text else t.rjust(w) for t, w, text in zip(line, widths, left, strict=True))
-        print("  ".join(padded).rstrip(), file=file or sys.stdout)
+        aligned = zip(line, marks, widths, strict=True)
+        print("  ".join(f"{text:{mark}{width}}" for text, mark, width in aligned).rstrip())
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,.0f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return str(value)
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
@@ -165,14 +167,16 @@ def _versions() -> dict[str, str | None]:
 
 def _java_version() -> str | None:
     home = os.environ.get("JAVA_HOME")
-    found = re.search(r'version "([^"]+)"', _output([f"{home}/bin/java" if home else "java", "-version"]))
+    said = _output([f"{home}/bin/java" if home else "java", "-version"])
+    found = re.search(r'version "([^"]+)"', said)
     return found[1] if found else None
 
 
 def _output(command: Sequence[str]) -> str:
     """What a command says (some say it on stderr), or nothing when it fails or is not there."""
+    here = Path(__file__).parent
     try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=here, check=True)
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout + done.stderr

@@ -101,7 +101,7 @@ def _dress(axes: Any, lines: dict[str, list[Row]], batch: int, skew: float) -> N
     axes.set_xlabel("master table (rows of about 120 bytes)")
     axes.set_ylabel(f"time per micro-batch of {batch:,} rows (seconds)")
     axes.set_title(
-        f"Time per micro-batch over master size\nZipf {skew:g} stream; median, bars from least to most",
+        f"Time per micro-batch over master size\nZipf {skew:g}; medians, bars from least to most",
         loc="left", fontsize=11,
     )  # fmt: skip
     axes.grid(True, which="both", color="#DDDDDD", linewidth=0.6)

@@ -10,9 +10,10 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +25,11 @@ from benchmarks import workload
 CORES = 2
 """Task slots: fixed, so that figures from different machines differ by the machine only."""
 
-_SLICE = 50_000  # master rows made at a time in a task
 _STREAM_DDL = f"{workload.KEY} bigint, quantity int, sold_at timestamp"
 _MASTER_DDL = (
-    f"{workload.KEY} bigint, name string, category int, price double, cost double, weight double, rating double, "
-    "supplier_id bigint, stock bigint, brand string, listed_at timestamp, changed_at timestamp"
+    f"{workload.KEY} bigint, name string, category int, price double, cost double, "
+    "weight double, rating double, supplier_id bigint, stock bigint, brand string, "
+    "listed_at timestamp, changed_at timestamp"
 )
 
 
@@ -38,11 +39,13 @@ def start_spark(scratch: Path, driver_memory: str) -> SparkSession:
     # Workers unpickle functions of this package by name, so they must be able to import it.
     root = str(Path(__file__).resolve().parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    settings = {
+    settings: dict[str, Any] = {
         "spark.driver.memory": driver_memory,
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
+        # Spark's default, INT96, is slower to read back: the peers shall not pay for that.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
@@ -62,16 +65,16 @@ class Datasets:
 
     def master(self, spark: SparkSession, rows: int) -> Path:
         """The master as Parquet, in key order, default compression: what the peers read."""
-        made = {"rows": rows, "schema": _MASTER_DDL}
 
         def make(folder: Path) -> None:
             write_master(spark, rows, folder)
 
-        return self._once(self.root / f"master-{rows}", made, make)
+        return self._once(self.root / f"master-{rows}", _master_note(rows), make)
 
     def store(self, rows: int, build: Callable[[Path], None], version: str) -> Path:
         """The same rows as our store; `version` names the code that wrote it."""
-        return self._once(self.root / f"store-{rows}", {"rows": rows, "version": version}, build)
+        made = _master_note(rows) | {"version": version}
+        return self._once(self.root / f"store-{rows}", made, build)
 
     def stream(self, rows: int, batch: int, skew: float, batches: int) -> Path:
         """`batches` micro-batches of exactly `batch` rows, one file per core in each."""
@@ -86,7 +89,7 @@ class Datasets:
 
         return self._once(self.root / f"stream-{rows}-{batch}-zipf{skew:g}", made, make)
 
-    def _once(self, folder: Path, made: dict[str, object], make: Callable[[Path], None]) -> Path:
+    def _once(self, folder: Path, made: Mapping[str, object], make: Callable[[Path], None]) -> Path:
         note, data = folder / "made.json", folder / "data"
         if not self.fresh and note.exists() and json.loads(note.read_text()) == made:
             return data
@@ -95,6 +98,10 @@ class Datasets:
         make(data)
         note.write_text(json.dumps(made))
         return data
+
+
+def _master_note(rows: int) -> dict[str, object]:
+    return {"rows": rows, "schema": _MASTER_DDL, "timestamps": "micros"}
 
 
 def write_master(spark: SparkSession, rows: int, folder: Path) -> None:
@@ -108,7 +115,8 @@ def write_master(spark: SparkSession, rows: int, folder: Path) -> None:
 def _products(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for ids in batches:
         if ids.num_rows:  # a range's ids are consecutive: the first one says them all
-            yield from workload.master_table(ids.column(0)[0].as_py(), ids.num_rows).to_batches(_SLICE)
+            first = ids.column(0)[0].as_py()
+            yield from workload.master_table(first, ids.num_rows).to_batches()
 
 
 def read_stream(spark: SparkSession, folder: Path) -> DataFrame:
@@ -119,4 +127,5 @@ def read_stream(spark: SparkSession, folder: Path) -> DataFrame:
 
 def first_batch(spark: SparkSession, folder: Path) -> DataFrame:
     """The rows of one micro-batch as a batch DataFrame, to compare the variants' answers."""
-    return spark.read.schema(_STREAM_DDL).parquet(*(str(f) for f in sorted(folder.glob("*.parquet"))[:CORES]))
+    files = sorted(folder.glob("*.parquet"))[:CORES]
+    return spark.read.schema(_STREAM_DDL).parquet(*map(str, files))

@@ -15,13 +15,15 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from semistream.spark import build_store
 
 from benchmarks import workload
 from benchmarks.report import spread
 from benchmarks.spark_data import first_batch, read_stream
 from benchmarks.spark_peers import KEY, Setting, Variant
 from benchmarks.spark_workers import WorkerMemory, fresh_workers
-from semistream.spark import build_store
+
+Line = dict[str, Any]
 
 WARM_UP = 2
 """Micro-batches not counted: they load classes, compile, fork workers and fill caches."""
@@ -37,12 +39,19 @@ class Work:
     stream: Path
 
 
-def measure(variant: Variant, setting: Setting, work: Work, scratch: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def measure(
+    variant: Variant, setting: Setting, work: Work, scratch: Path
+) -> tuple[Line, list[Line]]:
     """A result for the table, and the micro-batches it was taken from."""
     label = f"{variant.name}-{work.rows}-{work.batch}-{work.skew}"
     with fresh_workers(setting.spark, label) as memory, variant.open(setting) as join:
         query = _run(join(read_stream(setting.spark, work.stream)), scratch / "checkpoint")
-    cell = {"rows": work.rows, "batch": work.batch, "skew": work.skew, "variant": variant.name}
+    cell: Line = {
+        "rows": work.rows,
+        "batch": work.batch,
+        "skew": work.skew,
+        "variant": variant.name,
+    }
     batches = [cell | line for line in _batches(query, work.batch)]
     steady = [line for line in batches if line["counted"]]
     result = cell | _spread_columns([line["trigger_seconds"] for line in steady])
@@ -63,7 +72,7 @@ def _run(frame: DataFrame, checkpoint: Path) -> StreamingQuery:
     return query
 
 
-def _batches(query: StreamingQuery, batch: int) -> list[dict[str, Any]]:
+def _batches(query: StreamingQuery, batch: int) -> list[Line]:
     lines = []
     for progress in query.recentProgress:
         if progress["numInputRows"] != batch:
@@ -117,7 +126,7 @@ def check_answers(variants: list[Variant], setting: Setting, work: Work) -> None
             found = _fingerprint(join(stream))
         if found != expected:
             raise RuntimeError(
-                f"{variant.name} answers differently from Spark's join: (rows, hash) {found}, not {expected}"
+                f"{variant.name} gives (rows, hash) {found} where Spark's join gives {expected}"
             )
 
 
@@ -132,7 +141,9 @@ def _fingerprint(frame: DataFrame) -> tuple[int, int]:
 # --- building -----------------------------------------------------------------------------------
 
 
-def compare_builds(spark: SparkSession, master: Path, rows: int, turns: int, scratch: Path) -> list[dict[str, Any]]:
+def compare_builds(
+    spark: SparkSession, master: Path, rows: int, turns: int, scratch: Path
+) -> list[Line]:
     """build_store against Spark sorting and writing the same rows as Parquet, in turns."""
     static = spark.read.parquet(str(master))
 
@@ -148,7 +159,7 @@ def compare_builds(spark: SparkSession, master: Path, rows: int, turns: int, scr
     for _ in range(turns):
         for name, build in builders.items():
             seconds[name].append(_timed(build, scratch / "built"))
-    return [{"rows": rows, "variant": name} | _spread_columns(taken) for name, taken in seconds.items()]
+    return [{"rows": rows, "variant": name} | _spread_columns(s) for name, s in seconds.items()]
 
 
 def _timed(build: Callable[[Path], object], path: Path) -> float:
@@ -162,4 +173,9 @@ def _timed(build: Callable[[Path], object], path: Path) -> float:
 
 def _spread_columns(values: list[float]) -> dict[str, float]:
     found = spread(values)
-    return {"seconds": found.median, "seconds_min": found.low, "seconds_max": found.high, "n": found.n}
+    return {
+        "seconds": found.median,
+        "seconds_min": found.low,
+        "seconds_max": found.high,
+        "n": found.n,
+    }

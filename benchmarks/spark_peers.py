@@ -1,12 +1,13 @@
 """The contestants: one row of VARIANTS each, all of them a DataFrame in and a DataFrame out.
 
-No peer is held back: each gets the settings that made it fastest here. Two findings shape the list.
+No peer is held back: each gets the settings that made it fastest here. Two findings shape the
+list.
 
-* Spark's plain join depends on the source. A file source states how many bytes a micro-batch has, so
-  below 10 MB Spark broadcasts the batch by itself and `spark-join` is the expert's trick. Kafka and
-  the other newer sources state no size: Spark then plans a sort-merge join, shuffles the whole
+* Spark's plain join depends on the source. A file source states how many bytes a micro-batch has,
+  so below 10 MB Spark broadcasts the batch by itself and `spark-join` is the expert's trick. Kafka
+  and the other newer sources state no size: Spark then plans a sort-merge join, shuffles the whole
   master, and only afterwards notices that the batch was small. `spark-join-unsized` is that plan,
-  obtained by telling the planner (not the adaptive executor) nothing about sizes.
+  obtained by telling the planner (but not the adaptive executor) nothing about sizes.
 * `broadcast(stream)` as a hint in the streaming plan is as fast as joining inside `foreachBatch`,
   and keeps the sink free, so it is what the trick means here.
 """
@@ -22,10 +23,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast
+from semistream.spark import enrich
 
 from benchmarks import workload
 from benchmarks.spark_data import CORES
-from semistream.spark import enrich
 
 KEY = workload.KEY
 Join = Callable[[DataFrame], DataFrame]
@@ -49,11 +50,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Variant:
-    """`open` prepares the join (caches, settings), yields it, and clears up."""
+    """`open` prepares the join (caches, settings), yields it, and clears up.
+
+    `scan` guesses the seconds per million master rows, only to tell how long a run will take.
+    """
 
     name: str
     open: Callable[[Setting], AbstractContextManager[Join]]
-    label: str
+    scan: float
     help: str
     joins: bool = True
 
@@ -111,27 +115,21 @@ def _ceiling(setting: Setting) -> Iterator[Join]:
 VARIANTS = {
     variant.name: variant
     for variant in (
-        Variant("ours", _ours, "semistream enrich()", "enrich() with the store on disk"),
+        Variant("ours", _ours, 0.0, "enrich() with the store on disk"),
+        Variant("spark-join", _spark_join, 0.3, "stream.join(static), the plan left to Spark"),
         Variant(
-            "spark-join", _spark_join, "Spark's join (files)",
-            "stream.join(static), Spark chooses: broadcasts batches under 10 MB, as files have a size",
+            "spark-join-unsized", _spark_join_unsized, 0.9,
+            "the same, planned as for a source that states no size, such as Kafka",
         ),
+        Variant("shuffle-hash", _shuffle_hash, 0.9, "the same, with the shuffle_hash hint"),
         Variant(
-            "spark-join-unsized", _spark_join_unsized, "Spark's join (unsized source)",
-            "the same as Spark plans it for a source without sizes, such as Kafka",
+            "broadcast-batch", _broadcast_batch, 0.3,
+            "the expert's trick: static.join(broadcast(stream)), the master scanned, not shuffled",
         ),
-        Variant("shuffle-hash", _shuffle_hash, "Spark, shuffle-hash hint", "the same, hinted shuffle_hash"),
+        Variant("cached", _cached, 0.2, "that trick with the whole master in Spark's memory"),
         Variant(
-            "broadcast-batch", _broadcast_batch, "broadcast the batch",
-            "the expert's trick: static.join(broadcast(stream)), one scan of the master, no shuffle",
-        ),
-        Variant(
-            "cached", _cached, "master cached in Spark",
-            "the trick with the whole master in Spark's memory",
-        ),
-        Variant(
-            "ceiling", _ceiling, "ceiling: no join at all",
-            "a mapInArrow that hangs ready-made columns on each row: what any Python stage costs",
+            "ceiling", _ceiling, 0.0,
+            "no join: a mapInArrow that hangs ready-made columns on each row",
             joins=False,
         ),
     )

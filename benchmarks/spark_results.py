@@ -1,4 +1,4 @@
-"""From measured cells to what a person reads: ratios, growth, and the goals they are held against."""
+"""From measured cells to what a person reads: ratios, growth, and the goals they are held to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def by_cell(results: Iterable[Row]) -> dict[Cell, dict[str, Row]]:
 
 
 def comparison(results: Sequence[Row]) -> list[dict[str, Any]]:
-    """One line per cell and variant: its time, how many times ours it takes, how near the ceiling."""
+    """A line per cell and variant: its time, how many times ours that is, how near the ceiling."""
     lines = []
     for (rows, batch, skew), variants in by_cell(results).items():
         for name, row in variants.items():
@@ -141,15 +141,14 @@ def _growth_goals(results: Sequence[Row]) -> list[Goal]:
     text = f"growth of ours from {count_text(sizes[0])} to {count_text(sizes[-1])} rows, batch "
     found = []
     for batch in sorted({batch for _, batch, _ in ours}):
-        pairs = [(ours.get((sizes[0], batch, s)), ours.get((sizes[-1], batch, s))) for s in _skews(ours)]
-        times = [large[SECONDS] / small[SECONDS] for small, large in pairs if small and large]
+        times = [
+            row[SECONDS] / small[SECONDS]
+            for (rows, b, skew), row in ours.items()
+            if (rows, b) == (sizes[-1], batch) and (small := ours.get((sizes[0], batch, skew)))
+        ]
         if times:
             found.append(Goal(text + count_text(batch), 1.5, max(times), at_most=True))
     return found
-
-
-def _skews(cells: Iterable[Cell]) -> list[float]:
-    return sorted({skew for _, _, skew in cells})
 
 
 def _memory_goals(results: Sequence[Row]) -> list[Goal]:

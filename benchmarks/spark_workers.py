@@ -77,7 +77,7 @@ def _workers() -> list[tuple[int, int]]:
     """The Python workers below this process, each with the daemon that forked it."""
     found = {process.pid: process for process in _daemons_and_workers()}
     parents = {pid: _parent(process) for pid, process in found.items()}
-    return [(pid, parent) for pid, parent in parents.items() if parent in found]
+    return [(pid, parent) for pid, parent in parents.items() if parent and parent in found]
 
 
 def _daemons_and_workers() -> list[psutil.Process]:

@@ -28,7 +28,7 @@ from .keys import KeyCoder, key_coder, pair_names
 from .master import Master, Source, open_master
 from .master.sorting import Sorter
 from .memory import Ledger, parse_bytes
-from .output import Output, output_shape
+from .output import Output, Shape, output_shape
 from .plan import Split, choose, least_memory, split_memory
 from .spec import JoinSpec, Params, algorithm_named, column_names, join_type
 
@@ -143,6 +143,15 @@ class SemiStreamJoin:
         self._phase = None
         self._front = Front()
         for part in list(self._ledger.parts):
+            self._ledger.set(part, 0)
+
+    def reset(self) -> None:
+        """Forget waiting rows and unread output, keep what the front stage has learnt."""
+        self._pending = None
+        self._input.clear()
+        if self._phase is not None:
+            self._phase.reset()
+        for part in ("output", "intake", "read"):
             self._ledger.set(part, 0)
 
     def __enter__(self) -> SemiStreamJoin:
@@ -333,14 +342,25 @@ class SemiStreamJoin:
                 "new join for the new columns"
             )
 
+    def check(self, schema: pa.Schema) -> pa.Schema:
+        """The output's columns for a stream with these columns. Raises what `push` would raise for
+        names, types and budget, and allocates nothing."""
+        return self._design(schema)[1].schema
+
+    def _design(self, schema: pa.Schema) -> tuple[KeyCoder, Shape, Split]:
+        info = self.master.describe()
+        coder = key_coder(dict(self.spec.on), schema, info.schema)
+        shape = output_shape(self.spec, schema, info, coder)
+        mapped = self.master.view(shape.master) is not None
+        split = split_memory(
+            self.algorithm, info, self.budget, shape.extended, self.params, mapped
+        )
+        return coder, shape, split
+
     def _begin(self, schema: pa.Schema) -> None:
         """The stream's columns are known: check the question, divide the memory, build the parts."""
         info = self.master.describe()
-        on = dict(self.spec.on)
-        coder = key_coder(on, schema, info.schema)
-        shape = output_shape(self.spec, schema, info, coder)
-        split = split_memory(self.algorithm, info, self.budget, shape.extended, self.params,
-                             self.master.view(shape.master) is not None)
+        coder, shape, split = self._design(schema)
         ledger = self._ledger
         ledger.set("index", info.resident_bytes)
         output = Output(shape, self.spec.how, coder, split.output, ledger)

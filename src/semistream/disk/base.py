@@ -51,6 +51,10 @@ class DiskPhase(ABC):
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration. If the master cannot be read it raises, and no waiting row is lost."""
 
+    def reset(self) -> None:
+        """Forget all waiting rows."""
+        self.parts.backlog.clear()
+
     # What a snapshot needs beyond the rows themselves.
     def ages(self, slots: I32) -> I64:
         return np.zeros(len(slots), np.int64)

@@ -112,6 +112,11 @@ class Scan(DiskPhase):
             self._queue.popleft()
             backlog.remove(slots)
 
+    def reset(self) -> None:
+        super().reset()
+        self._queue.clear()
+        self._admitted = 0
+
     def ages(self, slots: I32) -> I64:
         age = np.zeros(self.parts.backlog.capacity, np.int64)
         for some, stamp in self._queue:

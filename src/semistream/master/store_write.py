@@ -115,13 +115,15 @@ class ShardWriter:
         a = cuts[-2]
         self._carry = codes[a:], batch.slice(a)
 
-    def add_null_keys(self, batch: pa.RecordBatch) -> None:
-        """Rows that can never match: kept, in pages of their own after all others."""
+    def add_null_keys(self, batch: pa.RecordBatch) -> int:
+        """Rows that can never match: kept, in pages of their own after all others. Returns how
+        many pages."""
         self._flush()
         cuts = self._cut(batch)
         for a, b in zip(cuts[:-1], cuts[1:], strict=True):
             rows = batch.slice(a, b - a)
             self._page(np.zeros(len(rows), np.int64), rows)
+        return len(cuts) - 1
 
     def _cut(self, batch: pa.RecordBatch) -> list[int]:
         """Row numbers where pages begin, by bytes; a row wider than a page gets its own."""
@@ -251,11 +253,7 @@ def write_run(
             done += len(codes)
             if progress is not None:
                 progress(done)
-        writer._flush()
-        keyed = len(writer.pages["first"])
-        for rows in sorter.null_rows:
-            writer.add_null_keys(rows)
-        nulls = len(writer.pages["first"]) - keyed
+        nulls = sum(writer.add_null_keys(rows) for rows in sorter.null_rows)
         shard, index = writer.close()
     except BaseException:
         writer.abort()

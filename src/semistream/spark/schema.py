@@ -1,0 +1,60 @@
+"""Arrow and Spark schemas: Spark has fewer types, so some columns change on the way."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from ..errors import SpecError
+
+_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+_WIDER |= {pa.uint64(): pa.decimal128(20, 0), pa.float16(): pa.float32()}
+
+
+def stream_schema(df: DataFrame) -> pa.Schema:
+    """The columns as Python workers will get them (there with the session's time zone, which is
+    only a way to print)."""
+    try:
+        return to_arrow_schema(df.schema, timezone="UTC")
+    except Exception as error:
+        raise SpecError(f"the DataFrame has a column that Arrow cannot carry: {error}") from error
+
+
+def spark_type(name: str, t: pa.DataType) -> pa.DataType:
+    """The type that carries a master column through Spark without loss."""
+    if pa.types.is_timestamp(t):
+        if t.unit == "ns":
+            raise SpecError(
+                f"master column {name!r} is {t}: Spark keeps microseconds, so nanoseconds would be "
+                "lost; cast it to timestamp[us] before building the store, or leave it out with "
+                "columns=[...]"
+            )
+        return pa.timestamp("us", t.tz)
+    if pa.types.is_decimal(t):
+        if t.precision > 38:
+            raise SpecError(f"master column {name!r} is {t}: Spark decimals have 38 digits at most")
+        return pa.decimal128(t.precision, t.scale)
+    if pa.types.is_date64(t):
+        return pa.date32()
+    if pa.types.is_large_string(t):
+        return pa.string()
+    if pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t):
+        return pa.binary()
+    return _WIDER.get(t, t)
+
+
+def spark_schema(joined: pa.Schema, stream: int) -> tuple[StructType, pa.Schema]:
+    """Spark's and Arrow's schema of the output; the first `stream` columns are the stream's own."""
+    fields = [
+        f if i < stream else f.with_type(spark_type(f.name, f.type)) for i, f in enumerate(joined)
+    ]
+    arrow = pa.schema(fields)
+    try:
+        return from_arrow_schema(arrow), arrow
+    except Exception as error:
+        raise SpecError(
+            f"a master column has a type that Spark lacks ({error}); leave it out with "
+            "columns=[...] or cast it before building the store"
+        ) from error
