@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from semistream.spark import build_store
 
 from benchmarks import workload
 from benchmarks.report import (
@@ -49,6 +48,7 @@ from benchmarks.spark_data import Datasets, start_spark
 from benchmarks.spark_measure import WARM_UP, Work, check_answers, compare_builds, measure
 from benchmarks.spark_peers import VARIANTS, Setting, Variant
 from benchmarks.spark_results import comparison, goals, memory_lines
+from semistream.spark import build_store
 
 _FULL: dict[str, Any] = {
     "rows": [1_000_000, 3_000_000, 10_000_000],
@@ -153,10 +153,7 @@ class Run:
         for rows in self.args.rows:
             setting = self.prepare(rows)
             for batch, skew in product(self.args.batches, self.args.skews):
-                files = self.data.stream(rows, batch, skew, self.args.repeats + WARM_UP)
-                work = Work(rows, batch, skew, files)
-                if (batch, skew) == (self.args.batches[0], self.args.skews[0]):
-                    check_answers(self.args.variants, setting, work)
+                work = self.work(rows, batch, skew)
                 for variant in self.args.variants:
                     self.cell(variant, setting, work)
 
@@ -169,7 +166,22 @@ class Run:
 
         store = self.data.store(rows, build, metadata.version("semistream"))
         memory = parse_bytes(self.args.memory, rows * workload.master_row_bytes())
-        return Setting(self.spark, rows, master, store, memory)
+        setting = Setting(self.spark, rows, master, store, memory)
+        work = self.work(rows, max(self.args.batches), self.args.skews[0])
+        check_answers(self.args.variants, setting, work)
+        if rows == self.args.rows[0]:
+            self.warm_up(setting, work)
+        return setting
+
+    def warm_up(self, setting: Setting, work: Work) -> None:
+        """Everything once uncounted: a cold JVM would slow the first master and flatter growth."""
+        _say("warming up the JVM: every variant once, not counted")
+        for variant in self.args.variants:
+            measure(variant, setting, work, self.scratch)
+
+    def work(self, rows: int, batch: int, skew: float) -> Work:
+        files = self.data.stream(rows, batch, skew, self.args.repeats + WARM_UP)
+        return Work(rows, batch, skew, files)
 
     def cell(self, variant: Variant, setting: Setting, work: Work) -> None:
         started = time.perf_counter()

@@ -10,7 +10,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from benchmarks.report import Row, count_text
 from benchmarks.spark_results import SECONDS
@@ -26,13 +26,13 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 _LABELS = {
     "ours": "semistream enrich()",
-    "spark-join-unsized": "Spark's join,\nsource without sizes (Kafka)",
-    "spark-join": "Spark's join, file source",
+    "spark-join-unsized": "Spark's join (from Kafka)",
+    "spark-join": "Spark's join (from files)",
     "broadcast-batch": "broadcast the batch",
-    "cached": "all of it cached in Spark",
+    "cached": "master cached in Spark",
     "ceiling": "ceiling: no join at all",
 }
-_LABEL_GAP = 1.17  # least ratio between two labels' heights, so that none covers another
+_LABEL_GAP = 0.07  # least distance of two labels, as a share of the axis, so that none is covered
 
 
 def draw(results: Sequence[Row], batch: int, skew: float, folder: Path) -> list[Path]:
@@ -43,8 +43,8 @@ def draw(results: Sequence[Row], batch: int, skew: float, folder: Path) -> list[
     figure, axes = plt.subplots(figsize=(8.2, 5.0))
     for name, rows in lines.items():
         _draw_line(axes, name, rows)
-    _draw_labels(axes, lines)
     _dress(axes, lines, batch, skew)
+    _draw_labels(axes, lines)
     paths = [folder / f"batch-time.{kind}" for kind in ("png", "svg")]
     for path in paths:
         figure.savefig(path, dpi=160, bbox_inches="tight")
@@ -57,13 +57,12 @@ def _lines(rows: Sequence[Row]) -> dict[str, list[Row]]:
         name: sorted((row for row in rows if row["variant"] == name), key=lambda row: row["rows"])
         for name in _STYLES
     }
-    if _same_plan(found):
+    if _same_plan(found):  # Spark broadcast the batch by itself: its join is the trick
         del found["spark-join"]
     return {name: line for name, line in found.items() if line}
 
 
 def _same_plan(lines: dict[str, list[Row]]) -> bool:
-    """Where Spark broadcast the batch by itself, its join is the trick: one line for both."""
     plans = [{row["join"] for row in lines[name]} for name in ("spark-join", "broadcast-batch")]
     return bool(plans[0]) and plans[0] == plans[1]
 
@@ -81,10 +80,11 @@ def _draw_line(axes: Any, name: str, rows: Sequence[Row]) -> None:
 def _draw_labels(axes: Any, lines: dict[str, list[Row]]) -> None:
     """Name each line at its right end, moved up where two names would overlap."""
     right = max(row["rows"] for line in lines.values() for row in line)
-    height = 0.0
+    bottom, top = axes.get_ylim()
+    step, height = (top / bottom) ** _LABEL_GAP, 0.0
     for name in sorted(lines, key=lambda name: float(lines[name][-1][SECONDS])):
         seconds = lines[name][-1][SECONDS]
-        height = max(seconds, height * _LABEL_GAP)
+        height = max(seconds, height * step)
         axes.annotate(
             f"{_LABELS[name]}  {seconds:.2g} s", (right, height), xytext=(12, 0),
             textcoords="offset points", va="center", fontsize=9.5,
@@ -97,6 +97,8 @@ def _dress(axes: Any, lines: dict[str, list[Row]], batch: int, skew: float) -> N
     axes.set(xscale="log", yscale="log")
     axes.set_xticks(sizes, [count_text(size) for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
     axes.set_xlabel("master table (rows of about 120 bytes)")
     axes.set_ylabel(f"time per micro-batch of {batch:,} rows (seconds)")

@@ -15,13 +15,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from semistream.spark import build_store
 
 from benchmarks import workload
 from benchmarks.report import spread
 from benchmarks.spark_data import first_batch, read_stream
 from benchmarks.spark_peers import KEY, Setting, Variant
 from benchmarks.spark_workers import WorkerMemory, fresh_workers
+from semistream.spark import build_store
 
 Line = dict[str, Any]
 
@@ -43,8 +43,7 @@ def measure(
     variant: Variant, setting: Setting, work: Work, scratch: Path
 ) -> tuple[Line, list[Line]]:
     """A result for the table, and the micro-batches it was taken from."""
-    label = f"{variant.name}-{work.rows}-{work.batch}-{work.skew}"
-    with fresh_workers(setting.spark, label) as memory, variant.open(setting) as join:
+    with fresh_workers(setting.spark) as memory, variant.open(setting) as join:
         query = _run(join(read_stream(setting.spark, work.stream)), scratch / "checkpoint")
     cell: Line = {
         "rows": work.rows,
@@ -122,7 +121,7 @@ def check_answers(variants: list[Variant], setting: Setting, work: Work) -> None
     for variant in variants:
         if not variant.joins:
             continue
-        with fresh_workers(setting.spark, f"check-{variant.name}"), variant.open(setting) as join:
+        with fresh_workers(setting.spark), variant.open(setting) as join:
             found = _fingerprint(join(stream))
         if found != expected:
             raise RuntimeError(

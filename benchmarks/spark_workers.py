@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 _SAMPLE = 0.05  # seconds between two looks at the known workers: two small reads
 _SEARCH = 10  # every so many looks, search the process tree again: some milliseconds
+_POOLS = itertools.count()
 
 
 @dataclass
@@ -42,14 +43,14 @@ class WorkerMemory:
 
 
 @contextmanager
-def fresh_workers(spark: SparkSession, label: str) -> Iterator[WorkerMemory]:
+def fresh_workers(spark: SparkSession) -> Iterator[WorkerMemory]:
     """Run the body with Python workers of its own, and watch their memory meanwhile.
 
     Spark keeps one pool of workers per environment, so a variable nobody reads starts a new pool:
     no variant inherits a warm cache or a grown heap from the one before. The pool is never asked
     for again, so its processes can be ended instead of idling beside the next measurement.
     """
-    spark.sparkContext.environment["BENCHMARK_CELL"] = label
+    spark.sparkContext.environment["BENCHMARK_POOL"] = str(next(_POOLS))
     memory, done = WorkerMemory(), threading.Event()
     watcher = threading.Thread(target=_watch, args=(memory, done), daemon=True)
     watcher.start()

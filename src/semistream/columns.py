@@ -1,7 +1,13 @@
 """Rows of one schema that live in many Arrow chunks, addressed by location.
 
-A location is `chunk << 32 | row` in an int64, or -1 for "no row". Pages of the master, segments
-of the front stage and chunks of waiting rows are all `Chunks`, so one `gather` serves them all.
+A location is `chunk << 32 | row` in an int64. Pages of the master and chunks of waiting rows are
+`Chunks`; the front stage keeps `Records` (records.py), with the same verbs:
+
+    measure(loc)   where the values of varying width are, and how many bytes they have
+    gather(loc)    the rows, as new arrays
+    spans(loc, j)  where the values of one column are, to compare keys
+    pairs(...)     every row of groups of equal keys
+    add(rows)      more rows
 """
 
 from __future__ import annotations
@@ -16,11 +22,45 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from .kernels import gather as k
+from .kernels import search
 
 I64 = NDArray[np.int64]
-Ends = dict[int, I64]
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.int64}
-_FIXED = {1: k.gather_1, 2: k.gather_2, 4: k.gather_4, 8: k.gather_8}
+I32 = NDArray[np.int32]
+
+
+@dataclass
+class Spans:
+    """Values of one column: `address[i]`, and the bytes of the first i values in `ends[i]`."""
+
+    address: I64
+    ends: I64
+    keep: Any = None  # memory of our own that the addresses point into
+
+    @classmethod
+    def bits(cls, bits: NDArray[np.uint8], n: int) -> Spans:
+        """Booleans as values of one byte each."""
+        values = np.unpackbits(bits, count=n, bitorder="little")
+        address = values.ctypes.data + np.arange(n, dtype=np.int64)
+        return cls(address, np.arange(n + 1, dtype=np.int64), values)
+
+    @classmethod
+    def empty(cls, n: int) -> Spans:
+        return cls(np.empty(n, np.int64), np.empty(n + 1, np.int64))
+
+    def first(self, n: int) -> Spans:
+        return self if n == len(self.address) else Spans(self.address[:n], self.ends[: n + 1])
+
+    def copy(self, t: pa.DataType, validity: pa.Buffer | None, nulls: int) -> pa.Array:
+        """The values as a new string or binary array."""
+        wide = pa.types.is_large_string(t) or pa.types.is_large_binary(t)
+        data = np.empty(int(self.ends[-1]), np.uint8)
+        k.copy_spans(self.address, self.ends, data)
+        ends = self.ends if wide else self.ends.astype(np.int32)
+        buffers = [validity, pa.py_buffer(ends), pa.py_buffer(data)]
+        return pa.Array.from_buffers(t, len(self.address), buffers, null_count=nulls)
+
+
+Sizes = dict[int, Spans]
 
 
 @dataclass(frozen=True)
@@ -80,6 +120,17 @@ def addresses(array: pa.Array, layout: Layout) -> list[int]:
     return result
 
 
+def fixed_arrays(
+    columns: Sequence[Layout], n: int, fill: Callable[[I64, I64], None]
+) -> list[NDArray[np.uint8]]:
+    """New buffers for fixed-width columns, filled by `fill(widths, addresses)`."""
+    out = [np.empty(n * c.width, np.uint8) for c in columns]
+    if columns and n:
+        widths = np.array([c.width for c in columns], np.int64)
+        fill(widths, np.array([a.ctypes.data for a in out], np.int64))
+    return out
+
+
 class Chunks:
     """A growing list of chunks with the addresses of their buffers."""
 
@@ -89,6 +140,7 @@ class Chunks:
         self.base: I64 = np.zeros(0, np.int64)
         self.offsets: I64 = np.zeros((0, sum(c.buffers for c in self.layouts)), np.int64)
         self.bit: I64 = np.zeros(0, np.int64)
+        self.rows: I64 = np.zeros(0, np.int64)  # of each chunk
         self.keep: list[Any] = []
         self.has_nulls = [False] * len(self.layouts)
         # Columns of kind "other" are fetched as arrays: (chunk, column) -> array.
@@ -103,6 +155,8 @@ class Chunks:
         chunks.extend(batches)
         return chunks
 
+    # --- adding --------------------------------------------------------------------------------
+
     def append(self, batch: pa.RecordBatch) -> int:
         """Add a batch as a chunk; returns its number."""
         self.extend([batch])
@@ -115,7 +169,15 @@ class Chunks:
         self.base = np.append(self.base, np.zeros(len(found), np.int64))
         self.offsets = np.vstack([self.offsets, new])
         self.bit = np.append(self.bit, np.array([bit for _, bit in found], np.int64))
+        self.rows = np.append(self.rows, np.array([len(b) for b in batches], np.int64))
         self.keep += batches
+
+    def put(self, chunk: int, batch: pa.RecordBatch) -> None:
+        """Replace one chunk, keeping the other numbers."""
+        row, self.bit[chunk] = self._addresses(batch)
+        self.offsets[chunk] = row
+        self.rows[chunk] = len(batch)
+        self.keep[chunk] = batch
 
     def _addresses(self, batch: pa.RecordBatch) -> tuple[list[int], int]:
         """Where each buffer of the batch is, and the bit at which its bitmaps begin."""
@@ -127,111 +189,136 @@ class Chunks:
                 row += addresses(array, column)
                 bit = array.offset
                 self.has_nulls[j] |= array.null_count > 0
-            elif column.kind == "other":
-                self.has_nulls[j] = True
         return row, bit
 
-    def put(self, chunk: int, batch: pa.RecordBatch) -> None:
-        """Replace one chunk, keeping the other numbers."""
-        row, self.bit[chunk] = self._addresses(batch)
-        self.offsets[chunk] = row
-        self.keep[chunk] = batch
+    # --- reading -------------------------------------------------------------------------------
 
     def gather(
-        self, loc: I64, columns: Sequence[int] | None = None, ends: Ends | None = None
+        self, loc: I64, columns: Sequence[int] | None = None, sizes: Sizes | None = None
     ) -> list[pa.Array]:
-        """The rows at `loc`, one new array per column. `ends` may come from `measure`."""
-        chosen = range(len(self.layouts)) if columns is None else columns
-        missing = bool(len(loc)) and bool(loc.min() < 0)
-        return [self._column(loc, j, missing, ends) for j in chosen]
+        """The rows at `loc`, one new array per column. `sizes` may come from `measure`."""
+        chosen = list(range(len(self.layouts)) if columns is None else columns)
+        fixed = [j for j in chosen if self.layouts[j].kind == "fixed"]
+        buffers = np.array([self.layouts[j].buffer + 1 for j in fixed], np.int64)
 
-    def _column(self, loc: I64, j: int, missing: bool, ends: Ends | None) -> pa.Array:
+        def fill(widths: I64, targets: I64) -> None:
+            k.gather_fixed(loc, self.base, self.offsets, buffers, widths, targets)
+
+        out = dict(zip(fixed, fixed_arrays([self.layouts[j] for j in fixed], len(loc), fill)))
+        return [self._column(loc, j, out.get(j), (sizes or {}).get(j)) for j in chosen]
+
+    def _column(
+        self, loc: I64, j: int, values: NDArray[np.uint8] | None, spans: Spans | None
+    ) -> pa.Array:
         column, n = self.layouts[j], len(loc)
         if column.kind == "null":
             return pa.nulls(n)
         if column.kind == "other":
             return self._other(loc, j)
         validity, nulls = None, 0
-        if missing or self.has_nulls[j]:
-            bits = np.zeros((n + 7) // 8, np.uint8)
-            nulls = k.gather_bits(loc, self.base, self.offsets, column.buffer, self.bit, 1, bits)
+        if self.has_nulls[j]:
+            bits, nulls = self._bits(loc, column.buffer, 1)
             validity = pa.py_buffer(bits) if nulls else None
-        known = ends[j][: n + 1] if ends is not None and j in ends else None
-        values = self._values(loc, column, known)
-        return pa.Array.from_buffers(column.type, n, [validity, *values], null_count=nulls)
-
-    def _values(self, loc: I64, column: Layout, ends: I64 | None) -> list[pa.Buffer]:
-        n, at = len(loc), column.buffer + 1
-        if column.kind == "bits":
-            bits = np.zeros((n + 7) // 8, np.uint8)
-            k.gather_bits(loc, self.base, self.offsets, at, self.bit, 0, bits)
-            return [pa.py_buffer(bits)]
         if column.kind == "var":
-            ends = self._ends(loc, column) if ends is None else ends
-            data = np.empty(int(ends[-1]), np.uint8)
-            k.var_copy(loc, self.base, self.offsets, at, column.width == 8, ends, data)
-            return [pa.py_buffer(ends if column.width == 8 else _narrow(ends)), pa.py_buffer(data)]
-        if column.width in _FIXED:
-            out = np.empty(n, _UNSIGNED[column.width])
-            _FIXED[column.width](loc, self.base, self.offsets, at, out)
-        else:
-            out = np.empty(n * column.width, np.uint8)
-            k.gather_wide(loc, self.base, self.offsets, at, column.width, out)
-        return [pa.py_buffer(out)]
+            spans = self.spans(loc, j) if spans is None else spans.first(n)
+            return spans.copy(column.type, validity, nulls)
+        if column.kind == "bits":
+            values, _ = self._bits(loc, column.buffer + 1, 0)
+        buffers = [validity, pa.py_buffer(values)]
+        return pa.Array.from_buffers(column.type, n, buffers, null_count=nulls)
 
-    def _ends(self, loc: I64, column: Layout) -> I64:
-        ends = np.empty(len(loc) + 1, np.int64)
-        sizes = k.var_ends_32 if column.width == 4 else k.var_ends_64
-        sizes(loc, self.base, self.offsets, column.buffer + 1, ends)
-        return ends
+    def _bits(self, loc: I64, j: int, absent: int) -> tuple[NDArray[np.uint8], int]:
+        bits = np.zeros((len(loc) + 7) // 8, np.uint8)
+        zeros = k.gather_bits(loc, self.base, self.offsets, j, self.bit, absent, bits)
+        return bits, zeros
+
+    def null_bits(self, loc: I64, j: int) -> NDArray[np.uint8]:
+        """A set bit for every NULL."""
+        return ~self._bits(loc, self.layouts[j].buffer, 1)[0]
 
     def _other(self, loc: I64, j: int) -> pa.Array:
         """Nested and other types: take per chunk with pyarrow, then restore the order."""
-        parts, at = [pa.nulls(1, self.layouts[j].type)], 1
-        where = np.zeros(len(loc), np.int64)
+        parts, where, at = [], np.zeros(len(loc), np.int64), 0
         chunk = loc >> 32
-        for c in np.unique(chunk[loc >= 0]):
-            mask = (chunk == c) & (loc >= 0)
-            rows = loc[mask] & 0xFFFFFFFF
+        for c in np.unique(chunk):
+            mask = chunk == c
+            rows = loc[mask] & k.ROW
             parts.append(self.array(int(c), j).take(pa.array(rows)))
             where[mask] = at + np.arange(len(rows))
             at += len(rows)
+        if not parts:
+            return pa.array([], self.layouts[j].type)
         return pa.concat_arrays(parts).take(pa.array(where))
 
-    def measure(self, loc: I64, columns: Sequence[int] | None = None) -> tuple[int, Ends]:
-        """Bytes of a row's fixed part, and for each column of varying width the cumulative bytes
-        of the rows at `loc` (entry i: the first i rows)."""
+    def measure(self, loc: I64, columns: Sequence[int] | None = None) -> tuple[int, Sizes]:
+        """Bytes of a row's fixed part, and where the values of varying width are."""
         chosen = range(len(self.layouts)) if columns is None else columns
-        ends: Ends = {}
+        sizes: Sizes = {}
         for j in chosen:
             if self.layouts[j].kind == "var":
-                ends[j] = self._ends(loc, self.layouts[j])
+                sizes[j] = self.spans(loc, j)
             elif self.layouts[j].kind == "other":
-                ends[j] = np.concatenate([[0], np.cumsum(self._other_widths(loc, j))])
-        return sum(self.layouts[j].width for j in chosen) + len(chosen) // 8 + 1, ends
-
-    def widths(self, loc: I64, columns: Sequence[int] | None = None) -> I64:
-        """Cumulative bytes of whole rows: entry i is the size of the first i rows."""
-        fixed, ends = self.measure(loc, columns)
-        total: I64 = np.arange(len(loc) + 1, dtype=np.int64) * fixed
-        for part in ends.values():
-            total += part
-        return total
+                ends = np.concatenate([[0], np.cumsum(self._other_widths(loc, j))])
+                sizes[j] = Spans(np.zeros(0, np.int64), ends)
+        return sum(self.layouts[j].width for j in chosen) + len(chosen) // 8 + 1, sizes
 
     def _other_widths(self, loc: I64, j: int) -> I64:
         """A nested value counts as its chunk's mean: exact sizes would need a walk of the type."""
         result = np.zeros(len(loc), np.int64)
         chunk = loc >> 32
-        for c in np.unique(chunk[loc >= 0]):
+        for c in np.unique(chunk):
             array = self.array(int(c), j)
             result[chunk == c] = array.nbytes // max(1, len(array)) + 1
         return result
 
+    def widths(self, loc: I64) -> I64:
+        """Cumulative bytes of whole rows: entry i is the size of the first i rows."""
+        fixed, sizes = self.measure(loc)
+        total: I64 = np.arange(len(loc) + 1, dtype=np.int64) * fixed
+        for spans in sizes.values():
+            total += spans.ends
+        return total
 
-def _narrow(ends: I64) -> NDArray[np.int32]:
-    if ends[-1] > np.iinfo(np.int32).max:
-        raise OverflowError("a gathered column passed 2 GiB")  # callers cap batches far below
-    return ends.astype(np.int32)
+    def spans(self, loc: I64, j: int) -> Spans:
+        column, spans = self.layouts[j], Spans.empty(len(loc))
+        where = (loc, self.base, self.offsets, column.buffer + 1, column.width)
+        if column.kind == "var":
+            k.var_spans(*where, spans.address, spans.ends)
+        elif column.kind == "fixed":
+            k.fixed_spans(*where, spans.address, spans.ends)
+        else:
+            return Spans.bits(self._bits(loc, column.buffer + 1, 0)[0], len(loc))
+        return spans
+
+    def pairs(
+        self, start: I64, count: I32, row: int, skip: int, who: I32, loc: I64
+    ) -> tuple[int, int, int]:
+        return search.expand(start, count, self.rows, row, skip, who, loc)
+
+    def add(self, chunk: int | None, source: Chunks, loc: I64) -> tuple[int, I64, int]:
+        """Copy rows in, as a new chunk or in place of `chunk`. Returns (chunk, location of every
+        row, bytes)."""
+        rows = source.gather(loc)
+        batch = pa.RecordBatch.from_arrays(rows, schema=self.schema)
+        if chunk is None:
+            chunk = self.append(batch)
+        else:
+            self.put(chunk, batch)
+        where = (np.int64(chunk) << 32) | np.arange(len(loc), dtype=np.int64)
+        return chunk, where, batch.get_total_buffer_size()
+
+    def drop(self, chunk: int) -> None:
+        self.keep[chunk] = None
+
+
+def group_rows(source: Any, start: I64, count: I32) -> I64:
+    """Locations of all rows of some groups, group after group."""
+    if len(count) == 0 or count.max() <= 1:
+        return start
+    total = int(count.sum())
+    who, loc = np.empty(total, np.int32), np.empty(total, np.int64)
+    source.pairs(start, count, 0, 0, who, loc)
+    return loc
 
 
 def plain(array: pa.Array) -> pa.Array:

@@ -21,9 +21,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks
+from .columns import Chunks, group_rows
 from .kernels import search, table
 from .memory import Ledger
+from .records import Records
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -43,13 +44,12 @@ class Front:
     """No front stage: nothing is ever here. Also the interface of the others."""
 
     complete = False  # True: what is not here is nowhere
-    chunks: Chunks
-    rows: I64  # rows per chunk, for groups that span chunks
+    rows: Chunks | Records  # where the locations in `Hits` point
 
     def probe(self, codes: I64) -> Hits | None:
         return None
 
-    def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks, rows: I64) -> None:
+    def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
         """Distinct codes that the disk phase just answered, and how many rows asked for each."""
 
     def clear(self) -> None:
@@ -96,8 +96,7 @@ class KeyGroups(Front):
         )
         self._fixed = fixed
         self._segment_bytes = max(0, self._limit - fixed) // (SEGMENTS + 2)
-        self.chunks = Chunks(self._schema)
-        self.rows = np.zeros(0, np.int64)
+        self.rows = new_rows(self._schema)
         self._sizes: list[int] = []  # bytes per chunk; 0: free
         self._young: list[int] = []
         self._sealed: list[int] = []  # oldest first
@@ -133,7 +132,7 @@ class KeyGroups(Front):
 
     # --- learning ------------------------------------------------------------------------------
 
-    def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks, rows: I64) -> None:
+    def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
         missing = count == 0
         if missing.any():
             table.absent_insert(
@@ -144,7 +143,7 @@ class KeyGroups(Front):
         self._move_threshold()
         wanted = np.flatnonzero((count > 0) & (estimate >= self.threshold))
         if len(wanted) and self._segment_bytes > 0:
-            self._admit(wanted, codes, estimate, start, count, pages, rows)
+            self._admit(wanted, codes, estimate, start, count, pages)
 
     def _move_threshold(self) -> None:
         """Down while there is room, up when groups replace each other too fast."""
@@ -171,7 +170,6 @@ class KeyGroups(Front):
         start: I64,
         count: I32,
         pages: Chunks,
-        rows: I64,
     ) -> None:
         """Copy groups into the young chunks, most frequent first, as far as there is room."""
         wanted = wanted[count[wanted] <= 4096]
@@ -181,7 +179,7 @@ class KeyGroups(Front):
             free = self._entries - self._used
             most = min(free, room // 8 + 1, 1 << 16)
             part = wanted[:most]
-            loc = _group_rows(start[part], count[part], rows)
+            loc = group_rows(pages, start[part], count[part])
             ends = pages.widths(loc)
             sizes = ends[np.cumsum(count[part])] if len(part) else ends[:0]
             fit = int(np.searchsorted(sizes, room, "right"))
@@ -194,15 +192,13 @@ class KeyGroups(Front):
                     wanted = wanted[estimate[wanted] > self._cutoff]
                 continue
             part, loc = part[:fit], loc[: int(count[part[:fit]].sum())]
-            self._store(codes[part], count[part], estimate[part], pages.gather(loc))
+            self._store(codes[part], count[part], estimate[part], pages, loc)
             wanted = wanted[fit:]
 
-    def _store(self, codes: I64, count: I32, uses: I32, columns: list[pa.Array]) -> None:
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        chunk = self._new_chunk(batch)
+    def _store(self, codes: I64, count: I32, uses: I32, pages: Chunks, loc: I64) -> None:
+        chunk, where = self._new_chunk(pages, loc)
         self._young.append(chunk)
-        first = np.cumsum(count, dtype=np.int64) - count
-        start = (np.int64(chunk) << 32) | first
+        start = where[np.cumsum(count, dtype=np.int64) - count]
         self._used += table.put(
             codes,
             start,
@@ -214,19 +210,16 @@ class KeyGroups(Front):
             self._frequency,
         )
 
-    def _new_chunk(self, batch: pa.RecordBatch) -> int:
-        size = batch.get_total_buffer_size()
-        if 0 in self._sizes:
-            chunk = self._sizes.index(0)
-            self.chunks.put(chunk, batch)
-            self._sizes[chunk] = size
-            self.rows[chunk] = len(batch)
-        else:
-            chunk = self.chunks.append(batch)
+    def _new_chunk(self, source: Chunks | Records, loc: I64) -> tuple[int, I64]:
+        """Copy rows into a chunk of their own; returns its number and where each row is."""
+        free = self._sizes.index(0) if 0 in self._sizes else None
+        chunk, where, size = self.rows.add(free, source, loc)
+        if free is None:
             self._sizes.append(size)
-            self.rows = np.append(self.rows, len(batch))
+        else:
+            self._sizes[chunk] = size
         self._account()
-        return chunk
+        return chunk, where
 
     _cutoff = 0
 
@@ -243,8 +236,8 @@ class KeyGroups(Front):
         found = found[order]
         codes, start = self._slots[found, 0].copy(), self._slots[found, 1].copy()
         count, uses = self._count[found].copy(), self._frequency[found].copy()
-        loc = _group_rows(start, count, self.rows)
-        sizes = self.chunks.widths(loc)[np.cumsum(count)]
+        loc = group_rows(self.rows, start, count)
+        sizes = self.rows.widths(loc)[np.cumsum(count)]
         most = int(np.searchsorted(sizes, self._segment_bytes, "right"))
         keep = min(most, max(1, self._entries * 7 // 8 - (self._used - len(found))))
         if keep < len(found):
@@ -253,12 +246,10 @@ class KeyGroups(Front):
             table.sketch_put(codes[keep:], uses[keep:], self._sketch, self._sketch_bits)
             table.remove(codes[keep:], self._slots, self._bits, self._count, self._frequency)
             self._used -= len(found) - keep
-        rows = self.chunks.gather(loc[: int(count[:keep].sum())])
-        segment = self._new_chunk(pa.RecordBatch.from_arrays(rows, schema=self._schema))
-        first = np.cumsum(count[:keep], dtype=np.int64) - count[:keep]
+        segment, where = self._new_chunk(self.rows, loc[: int(count[:keep].sum())])
         table.put(
             codes[:keep],
-            (np.int64(segment) << 32) | first,
+            where[np.cumsum(count[:keep], dtype=np.int64) - count[:keep]],
             count[:keep],
             uses[:keep],
             self._slots,
@@ -268,20 +259,15 @@ class KeyGroups(Front):
         )
         for chunk in old:
             self._sizes[chunk] = 0
-            self.chunks.keep[chunk] = None
+            self.rows.drop(chunk)
         self._young = []
         self._sealed.append(segment)
         self._account()
 
 
-def _group_rows(start: I64, count: I32, rows: I64) -> I64:
-    """Locations of all rows of some groups, group after group."""
-    if len(count) == 0 or count.max() <= 1:
-        return start
-    total = int(count.sum())
-    who, loc = np.empty(total, np.int32), np.empty(total, np.int64)
-    search.expand(start, count, rows, 0, 0, who, loc)
-    return loc
+def new_rows(schema: pa.Schema) -> Chunks | Records:
+    """Packed records where every column can be packed, else Arrow chunks."""
+    return Records(schema) if Records.can_hold(schema) else Chunks(schema)
 
 
 class WholeMaster(Front):
@@ -289,38 +275,41 @@ class WholeMaster(Front):
 
     complete = True
 
-    def __init__(self, codes: I64, chunks: Chunks, loc: I64, ledger: Ledger) -> None:
-        """`codes` sorted, `loc` where each row is; rows of one code are neighbours in a chunk."""
+    def __init__(self, schema: pa.Schema, rows: int, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._bits = max(4, (2 * rows).bit_length())
+        self._slots = np.full((1 << self._bits, 2), -1, np.int64)
+        self._count = np.zeros(1 << self._bits, np.int32)
+        self._frequency = np.zeros(1 << self._bits, np.uint32)
+        self._bytes = self._slots.nbytes + self._count.nbytes + self._frequency.nbytes
+        self.rows = new_rows(schema)
+
+    def add(self, codes: I64, rows: Chunks) -> None:
+        """More rows, sorted by code; all rows of a code come in one call."""
+        loc = np.arange(len(codes), dtype=np.int64)
+        _, where, size = self.rows.add(None, rows, loc)
         heads = np.empty(len(codes), np.int32)
         heads = heads[: search.code_runs(codes, heads)]
-        ends = np.append(heads[1:], len(codes)).astype(np.int32)
-        self.bits = max(4, (2 * len(heads)).bit_length())
-        self._slots = np.full((1 << self.bits, 2), -1, np.int64)
-        self._count = np.zeros(1 << self.bits, np.int32)
-        self._frequency = np.zeros(1 << self.bits, np.uint32)
-        self.chunks = chunks
-        self.rows = np.array([len(b) for b in chunks.keep] or [0], np.int64)
-        zero = np.zeros(len(heads), np.uint32)
+        count = np.diff(np.append(heads, len(codes))).astype(np.int32)
         table.put(
             codes[heads],
-            loc[heads],
-            ends - heads,
-            zero,
+            where[heads],
+            count,
+            np.zeros(len(heads), np.uint32),
             self._slots,
-            self.bits,
+            self._bits,
             self._count,
             self._frequency,
         )
-        rows = sum(b.get_total_buffer_size() for b in chunks.keep)
-        fixed = self._slots.nbytes + self._count.nbytes + self._frequency.nbytes
-        ledger.set("front", rows + fixed)
+        self._bytes += size
+        self._ledger.set("front", self._bytes)
 
     @staticmethod
     def least(rows: int, data_bytes: int) -> int:
         """Rows, table, and room to sort them on the way in."""
-        return 2 * data_bytes + rows * (4 * 24 + 32)
+        return 3 * data_bytes + rows * (4 * 24 + 48) + (1 << 16)
 
     def probe(self, codes: I64) -> Hits | None:
         start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
-        table.probe(codes, self._slots, self.bits, self._count, self._frequency, start, count)
+        table.probe(codes, self._slots, self._bits, self._count, self._frequency, start, count)
         return Hits(start, count, None)

@@ -305,7 +305,6 @@ class SemiStreamJoin:
         yield from self._output.answer(
             stream,
             where,
-            self._front.chunks,
             self._front.rows,
             start,
             count,
@@ -473,13 +472,10 @@ def _load_whole(master: Master, schema: pa.Schema, ledger: Ledger) -> WholeMaste
     sorter = Sorter(wide, info.key, 1 << 62, Path(gettempdir()))
     for batch in master.batches(names):
         sorter.add(batch)
-    codes, batches, loc = [np.zeros(0, np.int64)], [], [np.zeros(0, np.int64)]
-    for some, rows in sorter.pieces(1 << 18):
-        loc.append((np.int64(len(batches)) << 32) | np.arange(len(some), dtype=np.int64))
-        codes.append(some)
-        batches.append(rows.select(schema.names))
-    chunks = Chunks.of(*batches, schema=schema)
-    return WholeMaster(np.concatenate(codes), chunks, np.concatenate(loc), ledger)
+    whole = WholeMaster(schema, info.rows, ledger)
+    for codes, rows in sorter.pieces(1 << 16):
+        whole.add(codes, Chunks.of(rows.select(schema.names)))
+    return whole
 
 
 def join_batches(

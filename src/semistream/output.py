@@ -9,15 +9,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks, Ends
+from .columns import Chunks, Sizes
 from .errors import SpecError
-from .kernels import gather, search
+from .kernels import gather
 from .keys import KeyCoder
 from .master import MasterInfo
 from .memory import Ledger
+from .records import Records
 from .spec import JoinSpec
 
 I64 = NDArray[np.int64]
+RowSource = Chunks | Records
 I32 = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 PAIRS = 1 << 16  # matches expanded at a time
@@ -108,8 +110,7 @@ class Output:
         self,
         stream: Chunks,
         rows: I64,
-        master: Chunks,
-        page_rows: I64,
+        master: RowSource,
         start: I64,
         count: I32,
         matched: Mask,
@@ -125,7 +126,7 @@ class Output:
         if once and not self._coder.verify:
             matched |= count > 0
         else:
-            for who, loc in self._pairs(start, count, page_rows):
+            for who, loc in self._pairs(master, start, count):
                 if self._coder.verify:
                     same = self._verified(stream, rows[who], master, loc)
                     if not same.all():
@@ -150,7 +151,7 @@ class Output:
             yield from self._batches(stream, rows, None, None, None)
 
     def pairs(
-        self, stream: Chunks, rows: I64, slots: I32, master: Chunks, loc: I64, matched: Mask
+        self, stream: Chunks, rows: I64, slots: I32, master: RowSource, loc: I64, matched: Mask
     ) -> Iterator[pa.RecordBatch]:
         """Matches found one by one (a scan): rows[k] in the stream with loc[k] in the master.
         slots[k] is the row's place in `matched`."""
@@ -168,7 +169,9 @@ class Output:
         elif self.how == "semi" and len(first):
             yield from self._batches(stream, rows[np.sort(first)], None, None, None)
 
-    def _pairs(self, start: I64, count: I32, page_rows: I64) -> Iterator[tuple[I64 | I32, I64]]:
+    def _pairs(
+        self, master: RowSource, start: I64, count: I32
+    ) -> Iterator[tuple[I64 | I32, I64]]:
         if len(count) == 0 or count.max() <= 1:
             who = np.flatnonzero(start >= 0)
             yield who, start[who] if len(who) < len(start) else start
@@ -176,7 +179,7 @@ class Output:
         row = skip = 0
         while row < len(start):
             buffer, loc = np.empty(PAIRS, np.int32), np.empty(PAIRS, np.int64)
-            k, row, skip = search.expand(start, count, page_rows, row, skip, buffer, loc)
+            k, row, skip = master.pairs(start, count, row, skip, buffer, loc)
             if k:
                 yield buffer[:k], loc[:k]
 
@@ -184,7 +187,7 @@ class Output:
         self,
         stream: Chunks,
         rows: I64,
-        master: Chunks | None,
+        master: RowSource | None,
         loc: I64 | None,
         whole: pa.RecordBatch | None,
     ) -> Iterator[pa.RecordBatch]:
@@ -192,13 +195,13 @@ class Output:
         while at < len(rows):
             part = rows[at : at + self._step]
             found = None if loc is None else loc[at : at + self._step]
-            n, ends, master_ends = self._fit(stream, part, master, found)
+            n, sizes, master_sizes = self._fit(stream, part, master, found)
             if whole is not None:
                 columns = whole.slice(at, n).columns[: self.shape.stream]
             else:
-                columns = stream.gather(part[:n], self._stream_columns, ends)
+                columns = stream.gather(part[:n], self._stream_columns, sizes)
             if master is not None and found is not None:
-                columns += master.gather(found[:n], self._master_columns, master_ends)
+                columns += master.gather(found[:n], self._master_columns, master_sizes)
             elif self.how == "left":
                 shown = [self.shape.schema.field(j).type for j in self._added()]
                 columns += [pa.nulls(n, t) for t in shown]
@@ -213,40 +216,33 @@ class Output:
         return range(self.shape.stream, self.shape.stream + self.shape.shown)
 
     def _fit(
-        self, stream: Chunks, rows: I64, master: Chunks | None, loc: I64 | None
-    ) -> tuple[int, Ends, Ends | None]:
+        self, stream: Chunks, rows: I64, master: RowSource | None, loc: I64 | None
+    ) -> tuple[int, Sizes, Sizes | None]:
         """How many of the rows make a batch of at most `limit` bytes (at least one), and the
         column sizes found on the way. Adapts the next guess."""
-        fixed, ends = stream.measure(rows, self._stream_columns)
-        sizes = list(ends.values())
-        master_ends: Ends | None = None
+        fixed, sizes = stream.measure(rows, self._stream_columns)
+        every = [spans.ends for spans in sizes.values()]
+        master_sizes: Sizes | None = None
         if master is not None and loc is not None:
-            more, master_ends = master.measure(loc, self._master_columns)
+            more, master_sizes = master.measure(loc, self._master_columns)
             fixed += more
-            sizes += list(master_ends.values())
+            every += [spans.ends for spans in master_sizes.values()]
         elif self.how == "left":
             fixed += 16 * self.shape.shown
-        fixed += 24 + 8 * len(sizes)
-        total = fixed * len(rows) + sum(int(s[-1]) for s in sizes)
+        fixed += 24 + 16 * len(every)
+        total = fixed * len(rows) + sum(int(ends[-1]) for ends in every)
         n = len(rows)
         if total > self.limit:
-            every = np.arange(len(rows) + 1, dtype=np.int64) * fixed + sum(sizes)
-            n = max(1, int(np.searchsorted(every, self.limit, "right")) - 1)
+            bytes_at = np.arange(len(rows) + 1, dtype=np.int64) * fixed + sum(every)
+            n = max(1, int(np.searchsorted(bytes_at, self.limit, "right")) - 1)
         self._step = max(1, min(4 * self._step, self.limit * len(rows) // max(1, total)))
-        return n, ends, master_ends
+        return n, sizes, master_sizes
 
-    def _verified(self, stream: Chunks, rows: I64, master: Chunks, loc: I64) -> Mask:
+    def _verified(self, stream: Chunks, rows: I64, master: RowSource, loc: I64) -> Mask:
         """Which pairs have equal keys, compared on the values: a hash is only a hint."""
         same = np.ones(len(rows), np.bool_)
         for i in range(len(self._coder.types)):
-            a = stream.layouts[self.shape.keys[i]]
-            b = master.layouts[self.shape.shown + i]
-            left = (rows, stream.base, stream.offsets, a.buffer + 1)
-            right = (loc, master.base, master.offsets, b.buffer + 1)
-            if a.kind == "fixed":
-                gather.equal_fixed(*left, *right, a.width, same)
-            elif a.kind == "bits":
-                gather.equal_bits(*left, stream.bit, *right, master.bit, same)
-            else:
-                gather.equal_var(*left, *right, a.width == 8, same)
+            a = stream.spans(rows, self.shape.keys[i])
+            b = master.spans(loc, self.shape.shown + i)
+            gather.same_spans(a.address, a.ends, b.address, b.ends, same)
         return same

@@ -50,7 +50,6 @@ class Lookup(Sweep):
             backlog.chunks,
             backlog.loc[slots],
             view.columns,
-            view.rows,
             start,
             count,
             matched,

@@ -69,7 +69,7 @@ class Sweep(DiskPhase):
         nothing = np.full(len(codes), -1, np.int64)
         count, uses = np.zeros(len(codes), np.int32), np.ones(len(codes), np.int32)
         backlog = self.parts.backlog
-        self.parts.front.offer(codes, uses, nothing, count, backlog.chunks, nothing)
+        self.parts.front.offer(codes, uses, nothing, count, backlog.chunks)
         yield from self.parts.output.unmatched(backlog.chunks, backlog.loc[slots])
         backlog.remove(slots)
 
@@ -132,7 +132,10 @@ class Sweep(DiskPhase):
         the `true_` ones in the master, where a row's range may be longer than the block."""
         backlog, output = self.parts.backlog, self.parts.output
         start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
-        search.match_sorted(codes, low, high, pages.codes, pages.rows, start, count)
+        first_code, last_code = pages.bounds
+        search.match_sorted(
+            codes, low, high, first_code, last_code, pages.codes, pages.rows, start, count
+        )
         final = None if true_high is None else true_high <= end
         whole = final if true_low is None or final is None else final & (true_low >= first)
         self._teach(pages, codes, start, count, whole)
@@ -141,7 +144,6 @@ class Sweep(DiskPhase):
             backlog.chunks,
             backlog.loc[slots],
             pages.columns,
-            pages.rows,
             start,
             count,
             matched,
@@ -166,5 +168,5 @@ class Sweep(DiskPhase):
             keep = whole[heads]
             heads, uses = heads[keep], uses[keep]
         self.parts.front.offer(
-            codes[heads], uses, start[heads], count[heads], pages.columns, pages.rows
+            codes[heads], uses, start[heads], count[heads], pages.columns
         )

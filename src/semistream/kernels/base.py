@@ -83,6 +83,21 @@ def _storer(numba_type: Any) -> Any:
     return store
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """Ask the CPU to bring the cache line at `address`; harmless wherever it points."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word, byte_pointer = ir.IntType(32), ir.PointerType(ir.IntType(8))
+        kind = ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], kind)
+        pointer = builder.inttoptr(args[0], byte_pointer)
+        builder.call(function, [pointer, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
 load_u8 = _loader(types.uint8)
 load_u16 = _loader(types.uint16)
 load_i32 = _loader(types.int32)

@@ -1,7 +1,7 @@
-"""Gather rows from many Arrow chunks into one new column.
+"""Gather rows from many Arrow chunks into new columns.
 
-A row is a *location*: `chunk << 32 | row`, or -1 for "no row" (a NULL in the output). Buffer `j`
-of chunk `c` starts at address `base[c] + offsets[c, j]`; an absent validity buffer is `offsets < 0`.
+A row is a *location*: `chunk << 32 | row`. Buffer `j` of chunk `c` starts at address
+`base[c] + offsets[c, j]`; an absent validity buffer has `offsets < 0`.
 """
 
 from __future__ import annotations
@@ -9,89 +9,76 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import copy_bytes, jit, load_i32, load_i64, load_u8, load_u16, load_u32, same_bytes
+from .base import (
+    copy_bytes,
+    jit,
+    load_i32,
+    load_i64,
+    load_u8,
+    load_u16,
+    load_u32,
+    prefetch,
+    same_bytes,
+    store_i64,
+    store_u8,
+    store_u16,
+    store_u32,
+)
 
 I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
 ROW = 0xFFFFFFFF
+AHEAD = 16  # rows to prefetch ahead
 
 
 @jit
-def gather_8(loc: I64, base: I64, offsets: I64, j: int, out: I64) -> None:
-    for i in range(len(loc)):
-        at = loc[i]
-        if at >= 0:
-            c = at >> 32
-            out[i] = load_i64(base[c] + offsets[c, j] + (at & ROW) * 8)
-        else:
-            out[i] = 0
+def move(target: int, source: int, width: int) -> None:
+    """Copy one fixed-width value."""
+    if width == 8:
+        store_i64(target, load_i64(source))
+    elif width == 4:
+        store_u32(target, load_u32(source))
+    elif width == 2:
+        store_u16(target, load_u16(source))
+    elif width == 1:
+        store_u8(target, load_u8(source))
+    else:
+        copy_bytes(target, source, width)
 
 
 @jit
-def gather_4(loc: I64, base: I64, offsets: I64, j: int, out: NDArray[np.uint32]) -> None:
-    for i in range(len(loc)):
-        at = loc[i]
-        if at >= 0:
-            c = at >> 32
-            out[i] = load_u32(base[c] + offsets[c, j] + (at & ROW) * 4)
-        else:
-            out[i] = 0
-
-
-@jit
-def gather_2(loc: I64, base: I64, offsets: I64, j: int, out: NDArray[np.uint16]) -> None:
-    for i in range(len(loc)):
-        at = loc[i]
-        if at >= 0:
-            c = at >> 32
-            out[i] = load_u16(base[c] + offsets[c, j] + (at & ROW) * 2)
-        else:
-            out[i] = 0
-
-
-@jit
-def gather_1(loc: I64, base: I64, offsets: I64, j: int, out: NDArray[np.uint8]) -> None:
-    for i in range(len(loc)):
-        at = loc[i]
-        if at >= 0:
-            c = at >> 32
-            out[i] = load_u8(base[c] + offsets[c, j] + (at & ROW))
-        else:
-            out[i] = 0
-
-
-@jit
-def gather_wide(
-    loc: I64, base: I64, offsets: I64, j: int, width: int, out: NDArray[np.uint8]
+def gather_fixed(
+    loc: I64, base: I64, offsets: I64, buffers: I64, widths: I64, targets: I64
 ) -> None:
-    """Fixed width of any size: decimals, fixed-size binary."""
-    target = out.ctypes.data
-    for i in range(len(loc)):
+    """All fixed-width columns at once, row by row: the cache misses of a row overlap. Column q is
+    buffer buffers[q], widths[q] bytes wide, and goes to address targets[q]."""
+    n, columns = len(loc), len(buffers)
+    for i in range(n):
+        at = loc[min(i + AHEAD, n - 1)]
+        c, row = at >> 32, at & ROW
+        for q in range(columns):
+            prefetch(base[c] + offsets[c, buffers[q]] + row * widths[q])
         at = loc[i]
-        if at >= 0:
-            c = at >> 32
-            copy_bytes(target + i * width, base[c] + offsets[c, j] + (at & ROW) * width, width)
-        else:
-            out[i * width : (i + 1) * width] = 0
+        c, row = at >> 32, at & ROW
+        for q in range(columns):
+            width = widths[q]
+            move(targets[q] + i * width, base[c] + offsets[c, buffers[q]] + row * width, width)
 
 
 @jit
 def gather_bits(
-    loc: I64, base: I64, offsets: I64, j: int, bit: I64, absent: int, out: NDArray[np.uint8]
+    loc: I64, base: I64, offsets: I64, j: int, bit: I64, absent: int, out: U8
 ) -> int:
     """Bits of buffer `j`, starting at bit `bit[c]`; `absent` is the value where a chunk has no
-    such buffer. "No row" gives 0. Returns how many zeros were written."""
+    such buffer. Returns how many zeros were written."""
     zeros = 0
     for i in range(len(loc)):
         at = loc[i]
-        value = 0
-        if at >= 0:
-            c = at >> 32
-            if offsets[c, j] < 0:
-                value = absent
-            else:
-                position = bit[c] + (at & ROW)
-                byte = load_u8(base[c] + offsets[c, j] + (position >> 3))
-                value = (byte >> (position & 7)) & 1
+        c = at >> 32
+        value = absent
+        if offsets[c, j] >= 0:
+            position = bit[c] + (at & ROW)
+            value = (load_u8(base[c] + offsets[c, j] + (position >> 3)) >> (position & 7)) & 1
         if value:
             out[i >> 3] |= 1 << (i & 7)
         else:
@@ -100,125 +87,55 @@ def gather_bits(
 
 
 @jit
-def var_ends_32(loc: I64, base: I64, offsets: I64, j: int, ends: I64) -> None:
-    """ends[0] = 0, ends[i + 1] = bytes of the first i + 1 values (32-bit offsets in buffer j)."""
-    total = 0
+def var_spans(
+    loc: I64, base: I64, offsets: I64, j: int, width: int, address: I64, ends: I64
+) -> None:
+    """Where each value of a string or binary column is, and the bytes of the first i of them in
+    ends[i]. Buffer j holds offsets of `width` bytes, j + 1 the data."""
+    total, n = 0, len(loc)
     ends[0] = 0
-    for i in range(len(loc)):
+    for i in range(n):
+        at = loc[min(i + AHEAD, n - 1)]
+        prefetch(base[at >> 32] + offsets[at >> 32, j] + (at & ROW) * width)
         at = loc[i]
-        if at >= 0:
-            c = at >> 32
-            a = base[c] + offsets[c, j] + (at & ROW) * 4
-            total += load_i32(a + 4) - load_i32(a)
+        c = at >> 32
+        here = base[c] + offsets[c, j] + (at & ROW) * width
+        if width == 4:
+            start, end = np.int64(load_i32(here)), np.int64(load_i32(here + 4))
+        else:
+            start, end = load_i64(here), load_i64(here + 8)
+        address[i] = base[c] + offsets[c, j + 1] + start
+        total += end - start
         ends[i + 1] = total
 
 
 @jit
-def var_ends_64(loc: I64, base: I64, offsets: I64, j: int, ends: I64) -> None:
-    total = 0
+def fixed_spans(
+    loc: I64, base: I64, offsets: I64, j: int, width: int, address: I64, ends: I64
+) -> None:
     ends[0] = 0
     for i in range(len(loc)):
-        at = loc[i]
-        if at >= 0:
-            c = at >> 32
-            a = base[c] + offsets[c, j] + (at & ROW) * 8
-            total += load_i64(a + 8) - load_i64(a)
-        ends[i + 1] = total
+        c = loc[i] >> 32
+        address[i] = base[c] + offsets[c, j] + (loc[i] & ROW) * width
+        ends[i + 1] = ends[i] + width
 
 
 @jit
-def var_copy(
-    loc: I64, base: I64, offsets: I64, j: int, wide: bool, ends: I64, out: NDArray[np.uint8]
-) -> None:
-    """Copy the values; buffer j holds the offsets and j + 1 the bytes."""
-    target = out.ctypes.data
-    for i in range(len(loc)):
-        at = loc[i]
-        if at >= 0:
-            c = at >> 32
-            if wide:
-                start = load_i64(base[c] + offsets[c, j] + (at & ROW) * 8)
-            else:
-                start = np.int64(load_i32(base[c] + offsets[c, j] + (at & ROW) * 4))
-            copy_bytes(
-                target + ends[i], base[c] + offsets[c, j + 1] + start, ends[i + 1] - ends[i]
-            )
+def copy_spans(address: I64, ends: I64, out: U8) -> None:
+    target, n = out.ctypes.data, len(address)
+    for i in range(n):
+        prefetch(address[min(i + AHEAD, n - 1)])
+        copy_bytes(target + ends[i], address[i], ends[i + 1] - ends[i])
 
 
 @jit
-def equal_fixed(
-    left: I64,
-    left_base: I64,
-    left_offsets: I64,
-    left_j: int,
-    right: I64,
-    right_base: I64,
-    right_offsets: I64,
-    right_j: int,
-    width: int,
-    same: NDArray[np.bool_],
-) -> None:
-    """same[i] &= the two values have equal bytes (keys: locations are never -1, values not NULL)."""
-    for i in range(len(left)):
+def same_spans(a: I64, a_ends: I64, b: I64, b_ends: I64, same: NDArray[np.bool_]) -> None:
+    """same[i] &= the two values have equal bytes."""
+    n = len(a)
+    for i in range(n):
+        k = min(i + AHEAD, n - 1)
+        prefetch(a[k])
+        prefetch(b[k])
         if same[i]:
-            a, b = left[i], right[i]
-            x = left_base[a >> 32] + left_offsets[a >> 32, left_j] + (a & ROW) * width
-            y = right_base[b >> 32] + right_offsets[b >> 32, right_j] + (b & ROW) * width
-            same[i] = same_bytes(x, y, width)
-
-
-@jit
-def equal_var(
-    left: I64,
-    left_base: I64,
-    left_offsets: I64,
-    left_j: int,
-    right: I64,
-    right_base: I64,
-    right_offsets: I64,
-    right_j: int,
-    wide: bool,
-    same: NDArray[np.bool_],
-) -> None:
-    for i in range(len(left)):
-        if same[i]:
-            a, b = left[i], right[i]
-            x = left_base[a >> 32] + left_offsets[a >> 32, left_j]
-            y = right_base[b >> 32] + right_offsets[b >> 32, right_j]
-            if wide:
-                p, p_end = load_i64(x + (a & ROW) * 8), load_i64(x + (a & ROW) * 8 + 8)
-                q, q_end = load_i64(y + (b & ROW) * 8), load_i64(y + (b & ROW) * 8 + 8)
-            else:
-                p = np.int64(load_i32(x + (a & ROW) * 4))
-                p_end = np.int64(load_i32(x + (a & ROW) * 4 + 4))
-                q = np.int64(load_i32(y + (b & ROW) * 4))
-                q_end = np.int64(load_i32(y + (b & ROW) * 4 + 4))
-            same[i] = p_end - p == q_end - q and same_bytes(
-                left_base[a >> 32] + left_offsets[a >> 32, left_j + 1] + p,
-                right_base[b >> 32] + right_offsets[b >> 32, right_j + 1] + q,
-                p_end - p,
-            )
-
-
-@jit
-def equal_bits(
-    left: I64,
-    left_base: I64,
-    left_offsets: I64,
-    left_j: int,
-    left_bit: I64,
-    right: I64,
-    right_base: I64,
-    right_offsets: I64,
-    right_j: int,
-    right_bit: I64,
-    same: NDArray[np.bool_],
-) -> None:
-    for i in range(len(left)):
-        if same[i]:
-            a, b = left[i], right[i]
-            p = left_bit[a >> 32] + (a & ROW)
-            q = right_bit[b >> 32] + (b & ROW)
-            x = load_u8(left_base[a >> 32] + left_offsets[a >> 32, left_j] + (p >> 3))
-            y = load_u8(right_base[b >> 32] + right_offsets[b >> 32, right_j] + (q >> 3))
-            same[i] = ((x >> (p & 7)) & 1) == ((y >> (q & 7)) & 1)
+            length = a_ends[i + 1] - a_ends[i]
+            same[i] = length == b_ends[i + 1] - b_ends[i] and same_bytes(a[i], b[i], length)

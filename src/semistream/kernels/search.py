@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import jit, load_i64
+from .base import jit, load_i64, prefetch
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
+AHEAD = 16
 SIGN = np.uint64(1) << np.uint64(63)
 
 
@@ -93,13 +94,48 @@ def _lower_bound(address: int, low: int, high: int, code: int) -> int:
 
 
 @jit
+def _guess(code: int, first: int, last: int, rows: int) -> int:
+    """Where a code would be if a page's codes were evenly spread: for hashes and dense keys they
+    nearly are, and a page is not touched before the guess."""
+    span = np.float64(last) - np.float64(first)
+    if rows <= 1 or span <= 0 or code <= first:
+        return 0
+    share = (np.float64(code) - np.float64(first)) / span
+    return min(rows - 1, np.int64(share * (rows - 1)))
+
+
+@jit
+def _search(address: int, rows: int, guess: int, code: int) -> int:
+    """Lower bound of `code` in a sorted page, galloping away from the guess."""
+    step = 1
+    if guess < rows and load_i64(address + 8 * guess) < code:
+        low = guess + 1
+        while low + step < rows and load_i64(address + 8 * (low + step)) < code:
+            low += step
+            step <<= 1
+        return _lower_bound(address, low, min(low + step + 1, rows), code)
+    high = guess
+    while high - step >= 0 and load_i64(address + 8 * (high - step)) >= code:
+        high -= step
+        step <<= 1
+    return _lower_bound(address, max(0, high - step), high, code)
+
+
+@jit
 def match_sorted(
-    codes: I64, low: I32, high: I32, address: I64, rows: I64, start: I64, count: I32
+    codes: I64,
+    low: I32,
+    high: I32,
+    first: I64,
+    last: I64,
+    address: I64,
+    rows: I64,
+    start: I64,
+    count: I32,
 ) -> None:
     """Find each of the sorted `codes` in the sorted pages [low, high); `address` and `rows` give the
     code column of every page. Writes the first match's location (-1: none) and the number of
     matching rows, which may run on over several pages."""
-    page, row = -1, 0
     for i in range(len(codes)):
         code = codes[i]
         if i > 0 and code == codes[i - 1]:
@@ -109,14 +145,12 @@ def match_sorted(
         p = np.int64(low[i])
         if p >= high[i]:
             continue
-        if p != page:
-            page, row = p, 0
-        at, n = address[page], rows[page]
-        step = 1  # gallop on from the last match: the next waiting code is rarely far
-        while row + step < n and load_i64(at + 8 * (row + step)) < code:
-            row += step
-            step <<= 1
-        row = _lower_bound(at, row, min(row + step, n), code)
+        ahead = min(i + AHEAD, len(codes) - 1)
+        if low[ahead] < high[ahead]:
+            q = np.int64(low[ahead])
+            prefetch(address[q] + 8 * _guess(codes[ahead], first[q], last[q], rows[q]))
+        page = p
+        row = _search(address[page], rows[page], _guess(code, first[p], last[p], rows[p]), code)
         p, r, found = page, row, 0
         while p < high[i]:
             while r < rows[p] and load_i64(address[p] + 8 * r) == code:

@@ -28,6 +28,7 @@ from ..keys import codes_of, key_coder, not_null
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
+NOTHING: I64 = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Pages:
     allocated: int  # bytes that were allocated for them: 0 where they are mapped
     valid: list[NDArray[np.bool_] | None] = field(default_factory=list)  # rows with a key
     keep: Any = None
+    bounds: tuple[I64, I64] = (NOTHING, NOTHING)  # first and last code of each page, where sorted
 
 
 @dataclass
@@ -187,4 +189,5 @@ def pages_of(
         allocated=batch.nbytes + codes.nbytes,
         valid=[not_null(arrays)],
         keep=(batch, codes),
+        bounds=(codes[:1], codes[-1:]),
     )

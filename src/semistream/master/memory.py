@@ -98,7 +98,8 @@ class MemoryMaster(Master):
             for p, n in zip(numbers, rows, strict=True)
         ]
         codes = self._codes.ctypes.data + 8 * starts
-        return Pages(chunks, codes, rows, numbers, 0, valid, self)
+        bounds = self._codes[starts], self._codes[ends - 1]
+        return Pages(chunks, codes, rows, numbers, 0, valid, self, bounds)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -118,7 +118,8 @@ class Store(Master):
         self._index = table  # keeps the map alive
         column = {n: _numpy(table[n]) for n in fmt.INDEX_FIELDS}
         keyed = run.pages - run.null_pages
-        self.first, self.last = column["first"][:keyed], column["last"][:keyed]
+        self._first, self._last = column["first"], column["last"]
+        self.first, self.last = self._first[:keyed], self._last[:keyed]
         self._shard, self._offset = column["shard"], column["offset"]
         self._length, self._rows, self._crc = column["length"], column["rows"], column["crc"]
         width = sum(c.buffers for c in self._layouts)
@@ -186,6 +187,7 @@ class Store(Master):
     def _mapped_pages(self, start: int, stop: int, columns: Sequence[str]) -> Pages:
         part = slice(start, stop)
         chunks = self._chunks(columns, self._base[part], self._buffers[part], self._bit[part])
+        chunks.rows = self._rows[part]
         chunks.array = lambda c, j: self._batch(start + c).column(columns[j])
         return Pages(
             columns=chunks,
@@ -195,6 +197,7 @@ class Store(Master):
             allocated=0,
             valid=self._valid(start, stop),
             keep=self,
+            bounds=(self._first[part], self._last[part]),
         )
 
     def read(self, numbers: I64, columns: Sequence[str]) -> Pages:
@@ -220,6 +223,7 @@ class Store(Master):
         self.traffic.bytes += int(length.sum())
         base, buffers = arena.address + place, self._buffers[numbers]
         chunks = self._chunks(columns, base, buffers, np.zeros(len(numbers), np.int64))
+        chunks.rows = self._rows[numbers]
 
         def array(c: int, j: int) -> pa.Array:
             part = arena.slice(int(place[c]), int(length[c]))
@@ -234,6 +238,7 @@ class Store(Master):
             allocated=arena.size + buffers.nbytes + 5 * 8 * len(numbers),
             valid=[self._valid(int(p), int(p) + 1)[0] for p in numbers],
             keep=arena,
+            bounds=(self._first[numbers], self._last[numbers]),
         )
 
     def _in_parallel(self, fetch: Any, parts: list[tuple[int, int]]) -> None:

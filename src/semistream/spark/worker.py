@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from ..join import SemiStreamJoin
 from ..master import from_locator
+
+# Where each worker leaves its counters after every task, if anyone wants to look at them.
+STATS_DIR = "SEMISTREAM_STATS_DIR"
 
 # Joins that live in this worker process, least recently used first. A worker runs one task at a
 # time, so no join is ever used twice at once.
@@ -45,6 +49,7 @@ class EnrichTask:
         finally:
             if join is not None:
                 join.reset()  # an abandoned task must leave no rows behind for the next one
+                _write_stats(join)
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Columns of types that Spark lacks, in the type that carries them."""
@@ -87,3 +92,16 @@ class EnrichTask:
             _, old = _WARM.popitem(last=False)
             old.close()
             old.master.close()
+
+
+def _write_stats(join: SemiStreamJoin) -> None:
+    folder = os.environ.get(STATS_DIR)
+    if not folder:
+        return
+    target = os.path.join(folder, f"{os.getpid()}.json")
+    try:
+        with open(f"{target}.tmp", "w") as file:
+            json.dump(asdict(join.stats), file)
+        os.replace(f"{target}.tmp", target)
+    except OSError:
+        pass  # counters are a courtesy: the answer must not depend on them

@@ -1,0 +1,163 @@
+"""Tables, key types and masters that the core tests share."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import semistream as ss
+from semistream.master import Master
+from semistream.master.memory import MemoryMaster
+
+_INTS = {
+    t: [t_min, t_max, 0, 1, 7, 100]
+    for t, t_min, t_max in (
+        (pa.int8(), -(2**7), 2**7 - 1),
+        (pa.int16(), -(2**15), 2**15 - 1),
+        (pa.int32(), -(2**31), 2**31 - 1),
+        (pa.int64(), -(2**63), 2**63 - 1),
+        (pa.uint8(), 2, 2**8 - 1),
+        (pa.uint16(), 2, 2**16 - 1),
+        (pa.uint32(), 2, 2**32 - 1),
+        (pa.uint64(), 2, 2**64 - 1),
+    )
+}
+_WORDS = ["", "a", "ä", "a longer key with more than thirty-two bytes", "A", "b"]
+_TIMES = [dt.datetime(1969, 12, 31, 23), dt.datetime(2024, 2, 29), dt.datetime(2024, 2, 29, 12, 1)]
+_ZONED = [t.replace(tzinfo=dt.UTC) for t in _TIMES]
+_DECIMALS = [Decimal("-1.50"), Decimal(0), Decimal("0.01"), Decimal("12345.67"), Decimal(7)]
+_DATES = [dt.date(1969, 7, 20), dt.date(1970, 1, 1), dt.date(2024, 2, 29), dt.date(2100, 1, 1)]
+_CLOCK = [dt.time(0), dt.time(12, 30), dt.time(23, 59, 59)]
+_SPANS = [dt.timedelta(seconds=-5), dt.timedelta(0), dt.timedelta(days=400)]
+
+KEY_VALUES: dict[pa.DataType, list[Any]] = {
+    **_INTS,
+    pa.bool_(): [True, False],
+    pa.string(): _WORDS,
+    pa.large_string(): _WORDS,
+    pa.binary(): [w.encode() for w in _WORDS],
+    pa.large_binary(): [w.encode() for w in _WORDS],
+    pa.binary(4): [b"\0\0\0\0", b"abcd", b"abce", b"\xff\xff\xff\xff"],
+    pa.date32(): _DATES,
+    pa.date64(): _DATES,
+    pa.timestamp("s"): _TIMES,
+    pa.timestamp("ms"): _TIMES,
+    pa.timestamp("us"): _TIMES,
+    pa.timestamp("ns"): _TIMES,
+    pa.timestamp("us", "UTC"): _ZONED,
+    pa.timestamp("ns", "Europe/Vienna"): _ZONED,
+    pa.time32("s"): _CLOCK,
+    pa.time64("us"): _CLOCK,
+    pa.duration("s"): _SPANS,
+    pa.duration("us"): _SPANS,
+    pa.decimal128(9, 2): _DECIMALS,
+    pa.decimal128(38, 10): _DECIMALS,
+    pa.decimal256(50, 4): _DECIMALS,
+    pa.dictionary(pa.int32(), pa.string()): _WORDS,
+    pa.string_view(): _WORDS,
+}
+
+ALGORITHMS = tuple(ss.ALGORITHMS)
+HOWS = ("inner", "left", "semi", "anti")
+MASTERS = ("memory", "map", "pread", "parquet", "unsorted", "folder")
+
+
+def keys_for(t: pa.DataType, count: int, rng: random.Random, nulls: float = 0.1) -> pa.Array:
+    """Random keys of a type: often equal, sometimes NULL."""
+    known = KEY_VALUES[t]
+    return pa.array([None if rng.random() < nulls else rng.choice(known) for _ in range(count)], t)
+
+
+def sales(rng: random.Random, rows: int, keys: Sequence[int | None]) -> pa.Table:
+    """A stream: a key, a number, and a text that is sometimes NULL."""
+    return pa.table(
+        {
+            "id": pa.array([rng.choice(keys) for _ in range(rows)], pa.int64()),
+            "qty": pa.array(range(rows), pa.int32()),
+            "note": [None if i % 5 == 0 else f"note {i}" for i in range(rows)],
+        }
+    )
+
+
+def products(keys: Sequence[int | None]) -> pa.Table:
+    """A master with a row for every key given, duplicates and NULLs included."""
+    rows = range(len(keys))
+    return pa.table(
+        {
+            "id": pa.array(keys, pa.int64()),
+            "name": pa.array([None if i % 7 == 0 else f"product {i}" for i in rows]),
+            "price": pa.array([i / 4 for i in rows]),
+            "active": pa.array([None if i % 11 == 0 else i % 2 == 0 for i in rows]),
+            "tags": pa.array([[i, None] if i % 3 else None for i in rows], pa.list_(pa.int16())),
+        }
+    )
+
+
+def build(kind: str, table: pa.Table, key: str | list[str], path: Path) -> Master:
+    """The table as a master of some kind, with many small pages."""
+    return _BUILDERS[kind](table, [key] if isinstance(key, str) else key, path)
+
+
+def _store(io: str) -> Callable[[pa.Table, list[str], Path], Master]:
+    def make(table: pa.Table, key: list[str], path: Path) -> Master:
+        ss.Store.create(path / "store", table, key, page_bytes=512).close()
+        return ss.Store.open(path / "store", io=io)
+
+    return make
+
+
+def _parquet(table: pa.Table, key: list[str], path: Path) -> Master:
+    order = pc.sort_indices(table.select(key), [(name, "ascending") for name in key])
+    rows = table.take(order)
+    pq.write_table(rows, path / "m.parquet", row_group_size=max(1, len(table) // 5))
+    return ss.open_master(path / "m.parquet", key)
+
+
+def _unsorted(table: pa.Table, key: list[str], path: Path) -> Master:
+    """Rows in an order in which row groups overlap, so that there is no index."""
+    half = list(range(0, len(table), 2)) + list(range(1, len(table), 2))
+    rows = table.take(pa.array(half, pa.int64()))
+    pq.write_table(rows, path / "m.parquet", row_group_size=max(1, len(table) // 3))
+    return ss.open_master(path / "m.parquet", key)
+
+
+def _folder(table: pa.Table, key: list[str], path: Path) -> Master:
+    folder = path / "folder"
+    folder.mkdir()
+    step = max(1, len(table) // 3)
+    for i, at in enumerate(range(0, max(1, len(table)), step)):
+        pq.write_table(table.slice(at, step), folder / f"part-{i}.parquet")
+    (folder / "_SUCCESS").touch()
+    return ss.open_master(folder, key)
+
+
+_BUILDERS: dict[str, Callable[[pa.Table, list[str], Path], Master]] = {
+    "memory": lambda table, key, _: MemoryMaster(table, key, page_rows=8),
+    "map": _store("map"),
+    "pread": _store("pread"),
+    "parquet": _parquet,
+    "unsorted": _unsorted,
+    "folder": _folder,
+}
+
+
+def least_memory(master: Master, algorithm: str, stream: pa.Table, **join: Any) -> int:
+    """The smallest budget that a join with this stream accepts."""
+    memory = 1
+    while True:
+        try:
+            ss.SemiStreamJoin(
+                master, algorithm=algorithm, memory=memory, stream_schema=stream.schema, **join
+            )
+            return memory
+        except ss.BudgetError as error:
+            assert error.least > memory, str(error)
+            memory = error.least
