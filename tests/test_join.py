@@ -1,4 +1,4 @@
-"""Every algorithm on every master: the contract, at any budget; then the cases that broke others."""
+"""Every algorithm on every master: the contract, and the cases that broke other joins."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_contract(master, table, stream, algorithm, how) -> None:
         with pytest.raises(ss.MasterError, match=r"needs an index.*meshjoin.*Store\.create"):
             ss.SemiStreamJoin(master, "id", how, algorithm=algorithm)
         return
-    for seed in range(4):
+    for seed in range(3):
         rng = random.Random(seed)
         least = least_memory(master, algorithm, stream, on="id")
         memory = max(least, rng.choice([200_000, 1_000_000, 8_000_000]))
@@ -50,56 +50,7 @@ def test_contract(master, table, stream, algorithm, how) -> None:
         )
 
 
-@pytest.mark.parametrize("times", [1.0, 1.1, 2.0, 16.0])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("kind", ["memory", "map", "pread", "parquet"])
-def test_from_the_least_budget_upward(kind, algorithm, times, table, stream, tmp_path) -> None:
-    master = build(kind, table, "id", tmp_path)
-    least = least_memory(master, algorithm, stream, on="id")
-    for how, seed in (("left", 0), ("inner", 1), ("semi", 2)):
-        check_join(
-            master,
-            stream,
-            on="id",
-            how=how,
-            algorithm=algorithm,
-            memory=int(least * times),
-            table=table,
-            rng=seed,
-        )
-
-
-PARAMS = [
-    ss.Params(front_share=0.0),
-    ss.Params(front_share=0.95, threshold=1),
-    ss.Params(threshold=200),
-    ss.Params(output_bytes=1),
-    ss.Params(read_bytes=1),
-    ss.Params(piece_rows=1),
-    ss.Params(piece_rows=7, output_bytes=2_000, read_bytes=3_000, front_share=0.7),
-]
-
-
-@pytest.mark.parametrize("params", PARAMS, ids=repr)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_params_change_no_result(algorithm, params, table, stream, tmp_path) -> None:
-    master = build("pread", table, "id", tmp_path)
-    for memory in (least_memory(master, algorithm, stream, on="id"), 1_000_000):
-        check_join(
-            master,
-            stream,
-            on="id",
-            how="left",
-            algorithm=algorithm,
-            memory=memory,
-            params=params,
-            table=table,
-            rng=3,
-        )
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize(
     ("master_keys", "stream_keys"),
     [
@@ -116,15 +67,16 @@ def test_params_change_no_result(algorithm, params, table, stream, tmp_path) -> 
         ([-(2**63), 2**63 - 1, 0, -1], [-(2**63), 2**63 - 1, 0, -1, None]),
     ],
 )
-@pytest.mark.parametrize("kind", ["map", "pread", "memory"])
-def test_extremes(kind, master_keys, stream_keys, how, algorithm, tmp_path) -> None:
+@pytest.mark.parametrize("kind", ["map", "pread"])
+def test_extremes(kind, master_keys, stream_keys, algorithm, tmp_path) -> None:
     table = products(list(master_keys))
     keys = list(stream_keys)
     stream = sales(random.Random(4), 40 if keys else 0, keys or [None])
     master = build(kind, table, "id", tmp_path)
-    check_join(
-        master, stream, on="id", how=how, algorithm=algorithm, memory=2_000_000, table=table, rng=5
-    )
+    for how in HOWS:
+        check_join(
+            master, stream, on="id", how=how, algorithm=algorithm, memory="2MB", table=table, rng=5
+        )
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -166,32 +118,18 @@ def test_a_hot_key_with_many_rows_waiting(kind, algorithm, tmp_path) -> None:
     assert_same_rows(out, expected)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("kind", ["map", "pread", "memory"])
-def test_many_to_many_stays_within_the_budget(kind, algorithm, tmp_path) -> None:
-    """300 x 300 rows of each of 4 keys: 360,000 rows out of 1,200 rows in."""
-    table = products([k for k in range(4) for _ in range(300)])
-    master = build(kind, table, "id", tmp_path)
-    stream = sales(random.Random(6), 1_200, range(4))
-    memory = 2 * least_memory(master, algorithm, stream, on="id", columns=["name"])
-    stats = check_join(
-        master, stream, on="id", algorithm=algorithm, memory=memory, columns=["name"], table=table
-    )
-    assert stats.rows_out == 1_200 * 300
-
-
 @pytest.mark.parametrize("algorithm", DISK)
 def test_absent_keys_asked_for_again_and_again(algorithm, tmp_path) -> None:
     """What is remembered as absent must never hide a key that is there."""
     table = products(range(0, 4_000, 2))
     master = build("pread", table, "id", tmp_path)
-    stream = sales(random.Random(7), 6_000, range(0, 300))
+    stream = sales(random.Random(7), 2_500, range(0, 300))
     for how in ("anti", "left"):
         stats = check_join(
             master, stream, on="id", how=how, algorithm=algorithm, memory=400_000, table=table, rng=8
         )
-        assert stats.rows_matched > 1_000
-        assert stats.rows_unmatched > 1_000
+        assert stats.rows_matched > 500
+        assert stats.rows_unmatched > 500
 
 
 def test_absent_keys_are_remembered(tmp_path) -> None:
@@ -209,8 +147,8 @@ def test_one_join_keeps_its_result_while_its_cache_works(algorithm) -> None:
     table = products([k for k in range(3_000) for _ in range(1 + k % 3)])
     master = MemoryMaster(table, "id", page_rows=64)
     rng = random.Random(9)
-    keys = [rng.randrange(60) + 300 * (i // 2_000) for i in range(20_000)]
-    stream = pa.table({"id": pa.array(keys, pa.int64()), "n": range(20_000)})
+    keys = [rng.randrange(60) + 300 * (i // 1_000) for i in range(10_000)]
+    stream = pa.table({"id": pa.array(keys, pa.int64()), "n": range(10_000)})
     for how in ("inner", "left"):
         stats = check_join(
             master, stream, on="id", how=how, algorithm=algorithm, memory=300_000, table=table

@@ -30,8 +30,11 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 SEGMENTS = 16
 YOUNG_CHUNKS = 32
-ENTRY_BYTES = 2 * (8 + 8 + 4 + 4) + 8  # table at up to half load, and the sketch
+LOAD = 0.75  # of the table, when full
+ENTRY_BYTES = 44  # of the table and the sketch, per group
 FULL = 0.95
+MOST_GROUP = 4096  # rows of a group that may be cached
+RECORD_BYTES = 24  # what packing adds to a row, at most
 
 
 class Hits(NamedTuple):
@@ -61,9 +64,9 @@ class KeyGroups(Front):
         self, schema: pa.Schema, limit: int, row_bytes: int, threshold: int, ledger: Ledger
     ) -> None:
         self._schema, self._ledger = schema, ledger
-        self._entries = max(8, limit // (ENTRY_BYTES + row_bytes))
-        self._bits = max(4, (2 * self._entries - 1).bit_length() - 1)
-        self._entries = 1 << (self._bits - 1)
+        slots = limit // (row_bytes + ENTRY_BYTES) / LOAD
+        self._bits = max(4, int(slots).bit_length() - (1 if slots < 1.5 * 2 ** (int(slots).bit_length() - 1) else 0))
+        self._entries = int(LOAD * (1 << self._bits))
         self._sketch_bits = self._bits + 2
         self._absent_bits = max(3, self._bits - 3)
         self._limit = limit
@@ -101,7 +104,7 @@ class KeyGroups(Front):
         self._young: list[int] = []
         self._sealed: list[int] = []  # oldest first
         self._used = 0
-        self._probes = self._evicted = self._since = 0
+        self._probes = self._evicted = self._since = self._sketched = self._cutoff = 0
         self.threshold = self._first_threshold
         self._account()
 
@@ -125,9 +128,6 @@ class KeyGroups(Front):
                 absent = mask
         self._probes += n
         self._since += n
-        if self._probes > 10 * max(1024, self._used):
-            self._probes = 0
-            table.halve(self._sketch, self._frequency)
         return Hits(start, count, absent)
 
     # --- learning ------------------------------------------------------------------------------
@@ -140,10 +140,22 @@ class KeyGroups(Front):
             )
         estimate = np.empty(len(codes), np.int32)
         table.sketch_add(codes, uses, self._sketch, self._sketch_bits, estimate)
+        self._age(len(codes))
         self._move_threshold()
-        wanted = np.flatnonzero((count > 0) & (estimate >= self.threshold))
+        worth = max(self.threshold, 2 * self._cutoff + 2) if self._is_full() else self.threshold
+        wanted = np.flatnonzero((count > 0) & (estimate >= worth) & (count <= MOST_GROUP))
         if len(wanted) and self._segment_bytes > 0:
-            self._admit(wanted, codes, estimate, start, count, pages)
+            wanted = wanted[np.argsort(-estimate[wanted], kind="stable")]
+            self._admit(codes[wanted], estimate[wanted], start[wanted], count[wanted], pages)
+
+    def _age(self, seen: int) -> None:
+        """Halve all counts every 10 x groups probes, or sooner when so many different codes came
+        that they would blur the sketch."""
+        self._sketched += seen
+        if self._probes > 10 * max(1024, self._used) or 2 * self._sketched > len(self._sketch):
+            self._probes = self._sketched = 0
+            self._cutoff //= 2
+            table.halve(self._sketch, self._frequency)
 
     def _move_threshold(self) -> None:
         """Down while there is room, up when groups replace each other too fast."""
@@ -163,37 +175,29 @@ class KeyGroups(Front):
         return by_bytes or self._used >= FULL * self._entries
 
     def _admit(
-        self,
-        wanted: I64,
-        codes: I64,
-        estimate: I32,
-        start: I64,
-        count: I32,
-        pages: Chunks,
+        self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks
     ) -> None:
-        """Copy groups into the young chunks, most frequent first, as far as there is room."""
-        wanted = wanted[count[wanted] <= 4096]
-        wanted = wanted[np.argsort(-estimate[wanted], kind="stable")]
-        while len(wanted):
+        """Copy groups into young chunks, most frequent first; a full young generation competes
+        with the oldest segment."""
+        loc = group_rows(pages, start, count)
+        rows = np.concatenate([[0], np.cumsum(count, dtype=np.int64)])
+        size = pages.widths(loc)[rows] + RECORD_BYTES * rows  # of the first i groups
+        at = 0
+        while at < len(codes):
             room = self._segment_bytes - sum(self._sizes[c] for c in self._young)
-            free = self._entries - self._used
-            most = min(free, room // 8 + 1, 1 << 16)
-            part = wanted[:most]
-            loc = group_rows(pages, start[part], count[part])
-            ends = pages.widths(loc)
-            sizes = ends[np.cumsum(count[part])] if len(part) else ends[:0]
-            fit = int(np.searchsorted(sizes, room, "right"))
-            if fit == 0 or len(self._young) >= YOUNG_CHUNKS:
-                if not self._young and len(part):
-                    wanted = wanted[1:]  # wider than a segment: never cached
-                    continue
+            fit = int(np.searchsorted(size, size[at] + room, "right")) - 1
+            fit = min(fit, at + self._entries - self._used)
+            if fit > at and len(self._young) < YOUNG_CHUNKS:
+                part = slice(at, fit)
+                self._store(codes[part], count[part], estimate[part], pages, loc[rows[at] : rows[fit]])
+                at = fit
+            elif self._young:
                 self._consolidate()
                 if self._is_full():
-                    wanted = wanted[estimate[wanted] > self._cutoff]
-                continue
-            part, loc = part[:fit], loc[: int(count[part[:fit]].sum())]
-            self._store(codes[part], count[part], estimate[part], pages, loc)
-            wanted = wanted[fit:]
+                    end = int(np.searchsorted(-estimate, -self._cutoff, "left"))
+                    codes, count, estimate = codes[:end], count[:end], estimate[:end]
+            else:
+                at += 1  # wider than a segment: never cached
 
     def _store(self, codes: I64, count: I32, uses: I32, pages: Chunks, loc: I64) -> None:
         chunk, where = self._new_chunk(pages, loc)
@@ -220,8 +224,6 @@ class KeyGroups(Front):
             self._sizes[chunk] = size
         self._account()
         return chunk, where
-
-    _cutoff = 0
 
     def _consolidate(self) -> None:
         """Young chunks become a segment; with all segments there, they compete with the oldest."""

@@ -24,7 +24,7 @@ _PARQUET = (".parquet", ".parq")
 
 @dataclass(frozen=True)
 class Rows:
-    """The columns of an input, its batches (to be read once), and how many rows if that is known."""
+    """Columns of an input, its batches (to be read once), and how many rows if that is known."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
@@ -48,7 +48,7 @@ def read_rows(path: Path) -> Rows:
         if magic[:4] == b"\xff\xff\xff\xff":
             reader = pa.ipc.open_stream(pa.memory_map(str(path)))
             return _rows(path, reader.schema, reader, None)
-    raise SemiStreamError(f"{path} is neither Parquet, nor Arrow, nor a file whose name ends in .csv")
+    raise SemiStreamError(f"{path} is neither Parquet nor Arrow, and its name does not end in .csv")
 
 
 def _read_arrow(path: Path) -> Rows:

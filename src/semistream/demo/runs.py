@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 WARM_UP = 2  # micro-batches not counted: they load classes, compile and fill caches
 POLL_SECONDS = 0.2
 
+# What a plan does for every micro-batch.
+BROADCAST_BATCH = "broadcasts the batch and scans the whole table"
+BROADCAST_TABLE = "reads and broadcasts the whole table"
+SHUFFLE = "reads, shuffles and sorts the whole table"
+
 
 @dataclass(frozen=True)
 class Counters:
@@ -130,11 +135,13 @@ def _join_used(query: StreamingQuery) -> str:
     plan = text.getvalue().split("== Initial Plan ==")[0]
     if "MapInArrow" in plan:
         return "one Python stage, no shuffle"
-    shuffled = "shuffles all products" if "Exchange hashpartitioning" in plan else ""
+    if "Exchange hashpartitioning" in plan:
+        return SHUFFLE
+    broadcast = re.search(r"BroadcastHashJoin .*Build(Left|Right)", plan)
+    if broadcast:
+        return BROADCAST_BATCH if broadcast[1] == "Left" else BROADCAST_TABLE
     join = re.search(r"\w+Join\b", plan)
-    if join and join[0] == "BroadcastHashJoin" and not shuffled:
-        return "broadcasts the batch, scans all products"
-    return shuffled or (join[0] if join else "unknown plan")
+    return f"uses a {join[0]}" if join else "has a plan that this demo does not know"
 
 
 @contextmanager
@@ -178,7 +185,7 @@ def samples(spark: SparkSession, folder: Path, count: int) -> list[dict[str, Any
 @contextmanager
 def spark_failures(log: Path) -> Iterator[None]:
     """A failure of Spark in one line, and where the rest is."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:

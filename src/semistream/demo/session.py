@@ -70,7 +70,7 @@ def local_spark(
     """Spark with its defaults but for what keeps it quiet and in one folder."""
     from pyspark.sql import SparkSession
 
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..memory import show_bytes
-from . import CONTENDERS, KEY, WARM_UP, Report
-from .runs import Counters
+from . import CONTENDERS, Report
+from .data import KEY
+from .runs import BROADCAST_TABLE, WARM_UP, Counters
 
-_LABEL, _WIDE = 32, 15
+_LINE, _LABEL, _WIDE = 78, 32, 15
 _CLOSE = 1.05  # ratios nearer to 1 than this are called the same
 
 
 def as_data(report: Report) -> dict[str, Any]:
     options, counters = report.options, _counters(report)
-    runs = {c.name: _run_data(report, c.name) for c in CONTENDERS}
+    runs = {c.name: _run_data(report, c.name) for c in report.contenders}
     return {
         "command": "demo",
         "products": report.rows,
@@ -36,8 +38,7 @@ def as_data(report: Report) -> dict[str, Any]:
         "bytes_read": counters.bytes_read,
         "algorithm": counters.algorithm,
         "runs": runs,
-        "ratio": round(ratio(report, "spark"), 3),
-        "ratio_unknown_size": round(ratio(report, "spark_unknown_size"), 3),
+        "ratios": {c.name: round(ratio(report, c.name), 3) for c in report.contenders[1:]},
         "same_rows": report.same_rows,
         "seconds": round(report.seconds, 3),
         "paths": {
@@ -81,7 +82,7 @@ def as_text(report: Report) -> str:
 
 def _question(report: Report) -> Iterator[str]:
     options = report.options
-    yield "=" * 78
+    yield "\n" + "=" * _LINE
     yield (
         f"{options.batches} micro-batches of {options.batch_rows:,} sales, each sale joined with "
         f"one of\n{report.rows:,} products ({show_bytes(report.bytes)}) on {KEY}, "
@@ -90,11 +91,11 @@ def _question(report: Report) -> Iterator[str]:
 
 
 def _table(report: Report) -> Iterator[str]:
-    runs = [report.outcomes[c.name] for c in CONTENDERS]
-    prints = [report.prints[c.name] for c in CONTENDERS]
+    runs = [report.outcomes[c.name] for c in report.contenders]
+    prints = [report.prints[c.name] for c in report.contenders]
     batch = report.options.batch_rows
-    yield _line("", ["semistream", "Spark's join", "the same as"])
-    yield _line("", ["", "", "for Kafka (*)"])
+    heads = ["semistream", "Spark's join", "as for Kafka *"]
+    yield _line("", heads[: len(runs)])
     yield _line("time per micro-batch (median)", [f"{r.median:.2f} s" for r in runs])
     yield _line("sales joined per second", [f"{batch / r.median:,.0f}" for r in runs])
     yield _line("compared with semistream", ["", *_ratios(report)])
@@ -109,7 +110,7 @@ def _line(label: str, cells: list[str]) -> str:
 
 
 def _ratios(report: Report) -> list[str]:
-    return [_times(ratio(report, c.name)) for c in CONTENDERS[1:]]
+    return [_times(ratio(report, c.name)) for c in report.contenders[1:]]
 
 
 def _times(value: float) -> str:
@@ -120,7 +121,7 @@ def _times(value: float) -> str:
 
 def _sameness(report: Report) -> list[str]:
     mine = report.prints["semistream"]
-    return ["yes" if report.prints[c.name] == mine else "NO" for c in CONTENDERS[1:]]
+    return ["yes" if report.prints[c.name] == mine else "NO" for c in report.contenders[1:]]
 
 
 def _verdict(report: Report) -> Iterator[str]:
@@ -131,13 +132,17 @@ def _verdict(report: Report) -> Iterator[str]:
         yield "Here semistream and Spark's own join are about equally fast."
     else:
         yield f"Here semistream is SLOWER than Spark's own join: {1 / value:.1f} times as long."
-    yield f"For every micro-batch Spark's join {plan}, which costs more"
-    yield "the larger the table is; a table this small it scans quickly." if value < 2 else (
-        "the larger the table is."
-    )
-    unsized = report.outcomes["spark_unknown_size"].plan
-    yield "(*) A stream from files tells Spark how small a batch is; one from Kafka does not. Then"
-    yield f"    Spark's join {unsized}."
+    text = f"For every micro-batch Spark {plan}, which takes longer the larger the table is."
+    if plan == BROADCAST_TABLE:
+        text += " A table as small as this one is best left to Spark's join."
+    yield textwrap.fill(text, _LINE)
+    if "spark_unknown_size" in report.outcomes:
+        plan = report.outcomes["spark_unknown_size"].plan
+        text = (
+            "* A stream from files tells Spark how small a batch is. A stream from Kafka does not, "
+            f"and then Spark {plan}."
+        )
+        yield textwrap.fill(text, _LINE, subsequent_indent="  ")
 
 
 def _memory(report: Report) -> Iterator[str]:
@@ -175,7 +180,7 @@ def _value(value: Any) -> str:
 def _folded(words: list[str]) -> Iterator[str]:
     line = "    +"
     for word in words:
-        if len(line) + len(word) > 76:
+        if len(line) + len(word) > _LINE - 2:
             yield line
             line = "     "
         line += f" {word},"
@@ -183,7 +188,7 @@ def _folded(words: list[str]) -> Iterator[str]:
 
 
 def _files(report: Report) -> Iterator[str]:
-    yield f"Files, in all {report.seconds:.0f} seconds:"
+    yield f"All this took {report.seconds:.0f} seconds. The files:"
     for name, what in (
         ("products", "the store"),
         ("products.parquet", "the same products, as Spark's join reads them"),
@@ -196,12 +201,12 @@ def _files(report: Report) -> Iterator[str]:
 
 def _next(report: Report) -> Iterator[str]:
     me, store = _command(), report.place("products")
+    more, budget = 5 * report.options.products, max(1, _counters(report).budget_bytes // 10**6)
     yield "What to try next:"
     yield f"  {me} inspect {store}"
     yield f"  {me} enrich {report.place('sales')} enriched.parquet --master {store} --on {KEY}"
-    yield f"  {me} demo --products {5 * report.options.products}     a larger table, the same memory:"
-    yield f"     add --memory {max(1, _counters(report).budget_bytes // 1_000_000)}MB"
-    yield f"  {me} demo --skew 0     no product is popular: memory helps least"
+    yield f"  {me} demo --products {more} --memory {budget}MB   (five times the table, same memory)"
+    yield f"  {me} demo --skew 0   (no product is popular: memory helps least)"
 
 
 def _command() -> str:

@@ -1,0 +1,212 @@
+"""The command line: semistream demo | build | enrich | verify | inspect."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from .. import ALGORITHMS, SemiStreamError, __version__
+from . import commands
+
+_ABOUT = """\
+Join a stream of rows with a master table that is larger than memory.
+
+Build a store from the master table once, then enrich any number of rows with it in as little
+memory as you say. The same store serves semistream.spark.enrich on a Spark cluster."""
+
+_EXAMPLES = """\
+examples:
+  semistream demo
+  semistream build products.parquet products --key product_id
+  semistream enrich sales.parquet enriched.parquet --master products --on product_id
+
+`semistream COMMAND --help` explains a command and its options."""
+
+_DEMO = """\
+See it work: makes a table of products and a stream of sales, builds a store, and joins the stream
+with Spark Structured Streaming on this machine, with a live view. Then gives the same stream to
+Spark's own join and compares time and results. Takes one to two minutes and needs Java."""
+
+_BUILD = """\
+Sort a table by its key and write it as a store: pages on disk with a small index, so that a join
+reads just the pages it needs. INPUT is a Parquet file, a folder of Parquet files, an Arrow file, or
+a CSV file. A store appears whole or not at all; an existing one is never changed."""
+
+_ENRICH = """\
+Join every row of IN with the master table and write the result to OUT. IN is read a batch at a
+time and the join holds at most --memory, so both may be larger than memory. (Reading and writing
+take some tens of megabytes more.) OUT appears whole when all is done, or not at all.
+Rows come out in another order than they went in."""
+
+_VERIFY = """\
+Read every byte of a store and compare it with its checksums; check that rows lie in order. Exit
+code 0: sound. Exit code 1: damaged, and the message names the file."""
+
+_INSPECT = """\
+Show what a store holds: rows, pages, key, columns. Reads the index only."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 done, 1 failed with a message, 2 not understood, 130 interrupted."""
+    try:
+        args = _parser().parse_args(argv)
+    except SystemExit as end:  # argparse has printed what there is to say
+        return int(end.code or 0)
+    try:
+        result = args.run(args)
+        print(json.dumps(result.data) if args.json else result.text, flush=True)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (SemiStreamError, OSError, pa.ArrowException) as error:
+        return _fail(str(error), args.json)
+    except KeyboardInterrupt:
+        print("\nsemistream: interrupted", file=sys.stderr)
+        return 130
+    if result.failed:
+        return _fail("the results differ; this is a bug, please report it", False)
+    return 0
+
+
+def _fail(message: str, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"error": message}), flush=True)
+    else:
+        print(f"semistream: error: {message}", file=sys.stderr)
+    return 1
+
+
+# --- the words ----------------------------------------------------------------------------------
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="semistream",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"semistream {__version__}")
+    found = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_demo(found)
+    _add_build(found)
+    _add_enrich(found)
+    _add_store_command(found, "verify", _VERIFY, commands.verify, "check every byte of a store")
+    _add_store_command(found, "inspect", _INSPECT, commands.inspect, "show what a store holds")
+    return parser
+
+
+def _command(
+    found: Any, name: str, text: str, run: Callable[..., Any], help: str, examples: str
+) -> ArgumentParser:
+    parser: ArgumentParser = found.add_parser(
+        name,
+        help=help,
+        description=text,
+        epilog=f"examples:\n{examples}",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("--json", action="store_true", help="print the result, or the error, as one JSON object")
+    add(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="progress on standard error [only on a terminal]",
+    )
+    return parser
+
+
+def _add_demo(found: Any) -> None:
+    examples = (
+        "  semistream demo\n"
+        "  semistream demo --products 5M --memory 12MB\n"
+        "  semistream demo --products 50k --batches 5 --batch-rows 10k --skew 0 --json"
+    )
+    parser = _command(found, "demo", _DEMO, commands.demo, "see it work on Spark", examples)
+    add = parser.add_argument
+    add("--products", type=_count, default=1_000_000, metavar="N", help="in the table [1M]")
+    add("--batches", type=_count, default=10, metavar="N", help="micro-batches [10]")
+    add("--batch-rows", type=_count, default=100_000, metavar="N", help="sales in each [100k]")
+    add("--memory", default="10%", help="per task: 64MB, or a share of the table [10%%]")
+    add("--skew", type=float, default=1.0, help="Zipf exponent of popularity, 0: none [1]")
+    add("--out", type=Path, default=Path("demo-out"), help="folder to write to [demo-out]")
+    add("--keep", action="store_true", help="also keep Spark's results, checkpoints and counters")
+
+
+def _add_build(found: Any) -> None:
+    examples = (
+        "  semistream build products.parquet products --key product_id\n"
+        "  semistream build prices.csv prices --key country,product_id --memory 200MB"
+    )
+    parser = _command(found, "build", _BUILD, commands.build, "make a store of a table", examples)
+    add = parser.add_argument
+    add("input", type=Path, metavar="INPUT", help="Parquet file or folder, Arrow or CSV file")
+    add("store", type=Path, metavar="STORE", help="folder to make")
+    add("--key", required=True, help="column to join on; several: a,b")
+    add("--memory", default="1GB", help="rows beyond this are sorted on disk [1GB]")
+    add("--page-bytes", default="64KiB", metavar="SIZE", help="size of a page [64KiB]")
+
+
+def _add_enrich(found: Any) -> None:
+    examples = (
+        "  semistream enrich sales.parquet enriched.parquet --master products --on product_id\n"
+        "  semistream enrich sales.parquet named.arrow --master products --on product_id \\\n"
+        "      --how left --columns name,price --memory 20MB"
+    )
+    parser = _command(
+        found, "enrich", _ENRICH, commands.enrich, "join a file with a master table", examples
+    )
+    add = parser.add_argument
+    add("input", type=Path, metavar="IN", help="Parquet file or folder, Arrow or CSV file")
+    add("output", type=Path, metavar="OUT", help="file to write: .parquet, .arrow or .feather")
+    add("--master", type=Path, required=True, help="a store, or a Parquet file or folder")
+    add(
+        "--on",
+        action="append",
+        required=True,
+        metavar="KEY",
+        help="column to join on; IN=MASTER if the names differ (cust=customer_id); several: a,b",
+    )
+    add("--how", default="inner", help="inner, left, semi or anti [inner]")
+    add("--columns", metavar="A,B", help="columns of the master to add [all]")
+    add("--suffix", help="put after master columns whose name IN has too")
+    add(
+        "--memory",
+        default="64MB",
+        help="for the join: 64MB, or 10%% of the master [64MB]",
+    )
+    add(
+        "--algorithm",
+        default="auto",
+        metavar="NAME",
+        help=f"auto, {', '.join(ALGORITHMS)} [auto]",
+    )
+    add("--key", metavar="A,B", help="key of a Parquet master, if --on does not say it")
+    add("--overwrite", action="store_true", help="replace OUT if it exists")
+
+
+def _add_store_command(
+    found: Any, name: str, text: str, run: Callable[..., Any], help: str
+) -> None:
+    examples = f"  semistream {name} products\n  semistream {name} products --json"
+    parser = _command(found, name, text, run, help, examples)
+    parser.add_argument("store", type=Path, metavar="STORE", help="folder of the store")
+
+
+def _count(text: str) -> int:
+    """200000, 200_000, 200k or 2M"""
+    units = {"k": 1_000, "m": 1_000_000}
+    unit = units.get(text[-1:].lower(), 1)
+    try:
+        return round(float(text[:-1] if unit > 1 else text.replace("_", "")) * unit)
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(f"{text!r} is not a number; write 200000, 200k or 2M") from None

@@ -1,0 +1,5 @@
+"""python -m semistream.cli"""
+
+from . import main
+
+raise SystemExit(main())

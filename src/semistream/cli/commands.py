@@ -1,0 +1,204 @@
+"""What each command does. Each returns its result as plain data and as lines for people."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import SpecError
+from ..join import SemiStreamJoin, Stats
+from ..master import Master, Store, open_master
+from ..master.store_format import versions
+from ..memory import parse_bytes, show_bytes
+from .files import check_target, read_rows, write_rows
+from .progress import Progress
+
+
+@dataclass(frozen=True)
+class Result:
+    data: dict[str, Any]
+    text: str
+    failed: bool = False
+
+
+def build(args: Namespace) -> Result:
+    began = time.monotonic()
+    rows = read_rows(args.input)
+    with Progress("written", total=rows.count, show=args.progress) as progress:
+        store = Store.create(
+            args.store,
+            pa.RecordBatchReader.from_batches(rows.schema, rows.batches),
+            key=names(args.key),
+            page_bytes=parse_bytes(args.page_bytes),
+            spill_bytes=parse_bytes(args.memory),
+            progress=progress,
+        )
+    seconds = time.monotonic() - began
+    data = {"command": "build", "input": str(args.input), **_described(store)}
+    data["seconds"] = round(seconds, 3)
+    text = (
+        f"Built the store {args.store} from {args.input} in {seconds:.1f} s\n"
+        f"  rows    {data['rows']:,}, key {', '.join(data['key'])}"
+        f"{'' if data['unique'] else ' (some keys have several rows)'}\n"
+        f"  pages   {data['pages']:,}, {show_bytes(data['bytes'])}"
+    )
+    return Result(data, text)
+
+
+def enrich(args: Namespace) -> Result:
+    check_target(args.output, args.overwrite)
+    began = time.monotonic()
+    on = pairs(args.on)
+    rows = read_rows(args.input)
+    master = _open(args.master, args.key, list(on.values()))
+    join = SemiStreamJoin(
+        master,
+        on,
+        args.how,
+        None if args.columns is None else names(args.columns),
+        args.algorithm,
+        args.memory,
+        suffix=args.suffix,
+        stream_schema=rows.schema,
+    )
+    with (
+        join,
+        Progress("joined", total=rows.count, show=args.progress) as progress,
+        write_rows(args.output, join.output_schema) as sink,
+    ):
+        for batch in rows.batches:
+            for out in join.push(batch):
+                sink.write(out)
+            progress(_answered(join))
+        for out in join.drain():
+            sink.write(out)
+            progress(_answered(join))
+        stats = join.stats
+    return _enriched(args, join, stats, time.monotonic() - began)
+
+
+def _answered(join: SemiStreamJoin) -> int:
+    stats = join.stats
+    return stats.rows_matched + stats.rows_unmatched
+
+
+def _enriched(args: Namespace, join: SemiStreamJoin, stats: Stats, seconds: float) -> Result:
+    size = args.output.stat().st_size
+    rate = stats.rows_in / seconds if seconds else 0.0
+    paths = {"input": str(args.input), "output": str(args.output), "master": str(args.master)}
+    data = {"command": "enrich", **paths, "how": join.spec.how, **asdict(stats)}
+    data |= {"output_bytes": size, "seconds": round(seconds, 3), "rows_per_second": round(rate)}
+    hits = stats.front_hits / stats.rows_in if stats.rows_in else 0.0
+    fate = "kept" if join.spec.how in ("left", "anti") else "left out"
+    text = (
+        f"Joined {stats.rows_in:,} rows of {args.input} with {args.master} in {seconds:.1f} s: "
+        f"{rate:,.0f} rows/s\n"
+        f"  rows out  {stats.rows_out:,} ({join.spec.how} join); "
+        f"{stats.rows_unmatched:,} rows had no match and were {fate}\n"
+        f"  memory    {show_bytes(stats.peak_bytes)} held at most, of {show_bytes(join.budget)} "
+        f"({stats.algorithm})\n"
+        f"  hits      {hits:.0%} of the rows were answered from memory\n"
+        f"  pages     {stats.pages_read:,} read, {show_bytes(stats.bytes_read)}\n"
+        f"  written   {args.output}, {show_bytes(size)}"
+    )
+    return Result(data, text)
+
+
+def verify(args: Namespace) -> Result:
+    began = time.monotonic()
+    store = Store.open(args.store)
+    info = store.describe()
+    with Progress("verified", "pages", info.pages, show=args.progress) as progress:
+        pages = store.verify(progress)
+    seconds = time.monotonic() - began
+    data = {"command": "verify", **_described(store), "ok": True, "seconds": round(seconds, 3)}
+    text = (
+        f"{args.store} is sound: every byte of {pages:,} pages ({info.rows:,} rows, "
+        f"{show_bytes(info.bytes)}) is as it was written ({seconds:.1f} s)"
+    )
+    return Result(data, text)
+
+
+def inspect(args: Namespace) -> Result:
+    store = Store.open(args.store)
+    data = {"command": "inspect", **_described(store)}
+    wide = max(len(name) for name in data["columns"])
+    lines = [
+        f"{args.store}, version {data['version']}",
+        f"  rows     {data['rows']:,}",
+        f"  pages    {data['pages']:,}, {show_bytes(data['bytes'])} "
+        f"(the largest has {show_bytes(data['max_page_bytes'])})",
+        f"  key      {', '.join(data['key'])}, "
+        + ("each at most once" if data["unique"] else "some keys have several rows"),
+        "  columns",
+        *(f"    {name:<{wide}}  {kind}" for name, kind in data["columns"].items()),
+    ]
+    return Result(data, "\n".join(lines))
+
+
+def demo(args: Namespace) -> Result:
+    from ..demo import Options, run
+    from ..demo.summary import as_data, as_text
+    from ..demo.view import make_view, quiet_view
+
+    options = Options(
+        out=args.out,
+        products=args.products,
+        batches=args.batches,
+        batch_rows=args.batch_rows,
+        memory=args.memory,
+        skew=args.skew,
+        keep=args.keep,
+    )
+    show = sys.stderr.isatty() if args.progress is None else args.progress
+    report = run(options, quiet_view(show) if args.json else make_view(sys.stdout))
+    return Result(as_data(report), as_text(report), failed=not report.same_rows)
+
+
+# --- words of the command line ------------------------------------------------------------------
+
+
+def names(text: str) -> list[str]:
+    """a,b -> [a, b]"""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def pairs(given: list[str]) -> dict[str, str]:
+    """["a", "cust=customer_id,b"] -> stream column: master column"""
+    result: dict[str, str] = {}
+    for word in (name for text in given for name in names(text)):
+        stream, _, master = (part.strip() for part in word.partition("="))
+        if stream in result:
+            raise SpecError(f"--on names the column {stream!r} twice")
+        result[stream] = master or stream
+    if not result:
+        raise SpecError("--on names no column")
+    return result
+
+
+def _open(path: Path, key: str | None, on: list[str]) -> Master:
+    """A store knows its key; for Parquet it is what --key says, or the columns of --on."""
+    if versions(path):
+        return open_master(path, names(key) if key else None)
+    return open_master(path, names(key) if key else on)
+
+
+def _described(store: Store) -> dict[str, Any]:
+    info = store.describe()
+    return {
+        "store": str(store.root),
+        "version": info.version,
+        "rows": info.rows,
+        "pages": info.pages,
+        "bytes": info.bytes,
+        "max_page_bytes": info.max_page_bytes,
+        "key": list(info.key),
+        "unique": info.unique,
+        "columns": {f.name: str(f.type) for f in info.schema},
+    }
