@@ -23,10 +23,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast
-from semistream.spark import enrich
 
 from benchmarks import workload
 from benchmarks.spark_data import CORES
+from semistream.spark import enrich
 
 KEY = workload.KEY
 Join = Callable[[DataFrame], DataFrame]
@@ -153,7 +153,7 @@ def _shuffle(rows: int) -> dict[str, str]:
     Spark's default of 200 is slower on two cores, even with adaptive execution merging them.
     """
     wanted = round(rows * workload.master_row_bytes() / (64 * _MIB))
-    return {"spark.sql.shuffle.partitions": str(min(200, max(2 * CORES, wanted)))}
+    return {"spark.sql.shuffle.partitions": str(min(200, max(4 * CORES, wanted)))}
 
 
 # --- the ceiling --------------------------------------------------------------------------------

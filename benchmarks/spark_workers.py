@@ -47,10 +47,10 @@ def fresh_workers(spark: SparkSession) -> Iterator[WorkerMemory]:
     """Run the body with Python workers of its own, and watch their memory meanwhile.
 
     Spark keeps one pool of workers per environment, so a variable nobody reads starts a new pool:
-    no variant inherits a warm cache or a grown heap from the one before. The pool is never asked
-    for again, so its processes can be ended instead of idling beside the next measurement.
+    no variant inherits a warm cache or a grown heap from the one before. Afterwards all pools are
+    ended instead of idling beside the next measurement, and whoever comes next gets another one.
     """
-    spark.sparkContext.environment["BENCHMARK_POOL"] = str(next(_POOLS))
+    _new_pool(spark)
     memory, done = WorkerMemory(), threading.Event()
     watcher = threading.Thread(target=_watch, args=(memory, done), daemon=True)
     watcher.start()
@@ -59,7 +59,12 @@ def fresh_workers(spark: SparkSession) -> Iterator[WorkerMemory]:
     finally:
         done.set()
         watcher.join()
+        _new_pool(spark)
         _end_workers()
+
+
+def _new_pool(spark: SparkSession) -> None:
+    spark.sparkContext.environment["BENCHMARK_POOL"] = str(next(_POOLS))
 
 
 def _watch(memory: WorkerMemory, done: threading.Event) -> None:

@@ -115,10 +115,15 @@ def _store(io: str) -> Callable[[pa.Table, list[str], Path], Master]:
 
 
 def _parquet(table: pa.Table, key: list[str], path: Path) -> Master:
-    order = pc.sort_indices(table.select(key), [(name, "ascending") for name in key])
+    plain = pa.table([_plain(table[name]) for name in key], key)
+    order = pc.sort_indices(plain, [(name, "ascending") for name in key])
     rows = table.take(order)
     pq.write_table(rows, path / "m.parquet", row_group_size=max(1, len(table) // 5))
     return ss.open_master(path / "m.parquet", key)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
 
 def _unsorted(table: pa.Table, key: list[str], path: Path) -> Master:

@@ -206,7 +206,9 @@ def test_parquet_that_is_small_on_disk_and_large_in_memory(algorithm, tmp_path) 
 def test_nested_columns_of_very_different_sizes(algorithm) -> None:
     lists = [[1] * (20_000 if i == 50 else 2) for i in range(200)]
     table = pa.table({"id": pa.array(range(200)), "list": pa.array(lists, pa.list_(pa.int64()))})
-    stream = pa.table({"id": pa.array([i % 210 for i in range(400)]), "own": [[i] for i in range(400)]})
+    stream = pa.table(
+        {"id": pa.array([i % 210 for i in range(400)]), "own": [[i] for i in range(400)]}
+    )
     check_join(table, stream, on="id", how="left", algorithm=algorithm, memory="2MB", rng=2)
 
 

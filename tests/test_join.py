@@ -46,7 +46,14 @@ def test_contract(master, table, stream, algorithm, how) -> None:
         least = least_memory(master, algorithm, stream, on="id")
         memory = max(least, rng.choice([200_000, 1_000_000, 8_000_000]))
         check_join(
-            master, stream, on="id", how=how, algorithm=algorithm, memory=memory, table=table, rng=rng
+            master,
+            stream,
+            on="id",
+            how=how,
+            algorithm=algorithm,
+            memory=memory,
+            table=table,
+            rng=rng,
         )
 
 
@@ -90,7 +97,14 @@ def test_a_key_that_spans_pages(kind, algorithm, tmp_path) -> None:
     stream = sales(random.Random(5), 300, range(-1, 42))
     for how in HOWS:
         check_join(
-            master, stream, on="id", how=how, algorithm=algorithm, memory=1_000_000, table=table, rng=6
+            master,
+            stream,
+            on="id",
+            how=how,
+            algorithm=algorithm,
+            memory=1_000_000,
+            table=table,
+            rng=6,
         )
 
 
@@ -126,7 +140,14 @@ def test_absent_keys_asked_for_again_and_again(algorithm, tmp_path) -> None:
     stream = sales(random.Random(7), 2_500, range(0, 300))
     for how in ("anti", "left"):
         stats = check_join(
-            master, stream, on="id", how=how, algorithm=algorithm, memory=400_000, table=table, rng=8
+            master,
+            stream,
+            on="id",
+            how=how,
+            algorithm=algorithm,
+            memory=400_000,
+            table=table,
+            rng=8,
         )
         assert stats.rows_matched > 500
         assert stats.rows_unmatched > 500

@@ -1,0 +1,253 @@
+"""The join itself, without Spark: rows per second of each algorithm against the bound `memory`.
+
+    python -m benchmarks.core --quick          a minute: does everything work here?
+    python -m benchmarks.core                  10 M rows of about 120 bytes, about 10 minutes
+
+Every cell (skew x memory x algorithm x way of reading) runs in its own process: it builds the join,
+warms it up, then times segments of the stream with all columns of the output built. Rounds go over
+all cells in turn, so that a noisy minute hits all of them; ratios are taken within a round.
+Reported apart: the store mapped and in the page cache (map), read by pread from the page cache
+(pread), and read after the page cache was told to forget it (cold).
+
+Writes to --out: core.csv, core-manifest.json, core.png, and data/ (kept for the next run).
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import semistream as ss
+from benchmarks import workload
+from benchmarks.core_cell import BATCH, Cell, probe_rate, run
+from benchmarks.core_chart import draw
+from benchmarks.report import (
+    count_text,
+    manifest,
+    parse_count,
+    print_table,
+    spread,
+    write_csv,
+    write_manifest,
+)
+
+SLOW = {"inlj", "meshjoin"}  # far below the others: given a shorter stream
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.core",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--rows", type=parse_count, help="master rows [10M]")
+    add("--stream", type=parse_count, help="timed stream rows per cell [4M]")
+    add("--warm", type=parse_count, help="stream rows before timing begins [8M]")
+    add("--rounds", type=int, help="times that all cells are run [3]")
+    add("--out", type=Path, default=Path("bench-out/core"), help="folder to write [%(default)s]")
+    add("--seed", type=int, default=11, help="of the stream [%(default)s]")
+    add("--quick", action="store_true", help="a master of 300k rows, one round")
+    chosen = parser.parse_args(arguments)
+    full = {"rows": 10_000_000, "stream": 4_000_000, "warm": 8_000_000, "rounds": 3}
+    quick = {"rows": 300_000, "stream": 400_000, "warm": 400_000, "rounds": 1}
+    for name, value in (quick if chosen.quick else full).items():
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, value)
+    return chosen
+
+
+# --- data ---------------------------------------------------------------------------------------
+
+
+def store_of(folder: Path, rows: int, text_key: bool) -> Path:
+    """A store of `rows` products; `text_key` adds a string key, as another store."""
+    path = folder / f"products-{rows}{'-text' if text_key else ''}"
+    if not (path / "manifests").exists():
+        print(f"  making {path.name} ...", flush=True)
+        key = "code" if text_key else workload.KEY
+        ss.Store.create(path, _master(rows, text_key), key, spill_bytes=4 << 30)
+    return path
+
+
+def _master(rows: int, text_key: bool) -> Any:
+    for first in range(0, rows, BATCH):
+        table = workload.master_table(first, min(BATCH, rows - first))
+        yield from (_with_text(table) if text_key else table).to_batches()
+
+
+def _with_text(table: pa.Table) -> pa.Table:
+    codes = pa.array([f"SKU-{k:012d}" for k in table.column(workload.KEY).to_pylist()])
+    place = table.schema.get_field_index(workload.KEY)
+    return table.set_column(place, "code", codes)
+
+
+def stream_of(folder: Path, args: argparse.Namespace, rows: int, skew: float, text: bool) -> Path:
+    total = args.warm + args.stream
+    path = folder / f"sales-{rows}-{skew}-{total}-{args.seed}{'-text' if text else ''}.arrow"
+    if not path.exists():
+        print(f"  making {path.name} ...", flush=True)
+        table = workload.stream_table(np.random.default_rng(args.seed), total, rows, skew)
+        table = _with_text(table) if text else table
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table.combine_chunks(), max_chunksize=BATCH)
+    return path
+
+
+# --- cells --------------------------------------------------------------------------------------
+
+
+def cells(args: argparse.Namespace, folder: Path) -> list[tuple[dict[str, Any], Cell]]:
+    found = []
+    for skew in (1.0, 0.0):
+        found.append(_cell(args, folder, args.rows, skew, "memory", "100%", "map"))
+        for memory in ("10%", "1%"):
+            for io in ("map", "pread", "cold"):
+                found.append(_cell(args, folder, args.rows, skew, "sweepjoin", memory, io))
+            for name in ("meshjoin", "inlj"):
+                found.append(_cell(args, folder, args.rows, skew, name, memory, "map"))
+    small = max(1, args.rows // 10)
+    found.append(_cell(args, folder, small, 1.0, "sweepjoin", "10%", "map"))
+    small_cache = max(1, args.rows // 100)  # fits the front stage: every row a hit
+    for text in (False, True):
+        found.append(_cell(args, folder, small_cache, 0.0, "sweepjoin", "400%", "map", text))
+    return found
+
+
+def _cell(
+    args: argparse.Namespace,
+    folder: Path,
+    rows: int,
+    skew: float,
+    algorithm: str,
+    memory: str,
+    io: str,
+    text: bool = False,
+) -> tuple[dict[str, Any], Cell]:
+    label = {"rows": count_text(rows), "skew": skew, "memory": memory, "algorithm": algorithm,
+             "io": io, "key": "string" if text else "int"}  # fmt: skip
+    warm = args.warm // 20 if algorithm in SLOW else args.warm
+    cell = Cell(
+        store=store_of(folder, rows, text),
+        stream=stream_of(folder, args, rows, skew, text),
+        key="code" if text else workload.KEY,
+        algorithm=algorithm,
+        memory="600%" if algorithm == "memory" else memory,
+        io="pread" if io == "pread" else "map",
+        cold=io == "cold",
+        warm_rows=warm,
+        segments=3,
+    )
+    return label, cell
+
+
+def measure(label: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    """Run the cell in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context) as pool:
+        found = pool.submit(run, cell).result()
+    if found["matched"] != found["rows"]:
+        raise SystemExit(f"wrong answer in {label}: {found['matched']} of {found['rows']} matched")
+    return {**label, **found}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    args = parse(arguments)
+    folder = args.out / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = cells(args, folder)
+    results: list[dict[str, Any]] = []
+    for turn in range(args.rounds):
+        for i, (label, cell) in enumerate(plan):
+            found = measure(label, cell)
+            rate = statistics.median(found["rates"])
+            print(f"  round {turn + 1}/{args.rounds}, cell {i + 1}/{len(plan)}: "
+                  f"{' '.join(map(str, label.values()))}: {rate / 1e6:.2f} M rows/s", flush=True)  # fmt: skip
+            results.append({**found, "round": turn, "rate": rate})
+    rows = summary(results)
+    probes = probe_rate(store_of(folder, args.rows, False), min(1_000_000, args.rows), 1.0)
+    report(args, rows, probes)
+
+
+def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line per cell: medians over rounds, ratios to `memory` and `inlj` within a round."""
+    keys = ("rows", "skew", "memory", "algorithm", "io", "key")
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for found in results:
+        groups.setdefault(tuple(found[k] for k in keys), []).append(found)
+    lines = []
+    for names, found in groups.items():
+        rate = spread(f["rate"] for f in found)
+        line = dict(zip(keys, names, strict=True))
+        line |= {"rows_per_s": rate.median, "low": rate.low, "high": rate.high}
+        line["of_memory"] = _ratio(results, found, "memory", None)
+        line["of_inlj"] = _ratio(results, found, "inlj", line["memory"])
+        for name in ("hit_ratio", "pages_per_row", "bytes_per_row", "peak_bytes", "budget_bytes",
+                     "rss_above_baseline"):  # fmt: skip
+            line[name] = statistics.median(f[name] for f in found)
+        lines.append(line)
+    return lines
+
+
+def _ratio(
+    results: list[dict[str, Any]], found: list[dict[str, Any]], peer: str, memory: str | None
+) -> float | None:
+    ratios = []
+    for f in found:
+        for other in results:
+            same = all(other[k] == f[k] for k in ("rows", "skew", "key", "round"))
+            if same and other["algorithm"] == peer and memory in (None, other["memory"]):
+                ratios.append(f["rate"] / other["rate"])
+    return statistics.median(ratios) if ratios else None
+
+
+def report(args: argparse.Namespace, rows: list[dict[str, Any]], probes: list[float]) -> None:
+    shown = [
+        {
+            **{k: r[k] for k in ("rows", "skew", "memory", "algorithm", "io", "key")},
+            "M rows/s": r["rows_per_s"] / 1e6,
+            "spread": f"{r['low'] / 1e6:.2f}-{r['high'] / 1e6:.2f}",
+            "/memory": r["of_memory"],
+            "/inlj": r["of_inlj"],
+            "hits": r["hit_ratio"],
+            "pages/row": r["pages_per_row"],
+            "kB/row": r["bytes_per_row"] / 1e3,
+            "held MB": r["peak_bytes"] / 1e6,
+            "budget MB": r["budget_bytes"] / 1e6,
+            "RSS+ MB": r["rss_above_baseline"] / 1e6,
+        }
+        for r in rows
+    ]
+    print()
+    print_table(shown)
+    rate = spread(probes)
+    print(f"\nmeshjoin, 1 M rows waiting: {rate.median / 1e6:.1f} M master rows probed per second "
+          f"({rate.low / 1e6:.1f}-{rate.high / 1e6:.1f})")  # fmt: skip
+    growth = _growth(args, rows)
+    if growth is not None:
+        print(f"sweepjoin at 10 %, Zipf 1: cost per row x{growth:.2f} from a tenth of the master to "
+              "all of it")  # fmt: skip
+    write_csv(args.out / "core.csv", rows)
+    record = manifest(vars(args), args.seed, probe_rates=probes)
+    write_manifest(args.out / "core-manifest.json", record)
+    draw(rows, args.out / "core.png")
+    print(f"wrote {args.out}/core.csv, core-manifest.json and core.png")
+
+
+def _growth(args: argparse.Namespace, rows: list[dict[str, Any]]) -> float | None:
+    picked = {r["rows"]: r["rows_per_s"] for r in rows
+              if (r["skew"], r["memory"], r["algorithm"], r["io"]) == (1.0, "10%", "sweepjoin", "map")}  # fmt: skip
+    large, small = count_text(args.rows), count_text(max(1, args.rows // 10))
+    return picked[small] / picked[large] if small in picked and large in picked else None
+
+
+if __name__ == "__main__":
+    main()

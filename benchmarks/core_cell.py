@@ -1,0 +1,138 @@
+"""One cell of the core benchmark, run in a process of its own so that its memory can be seen.
+
+A cell pushes a stream through one join: first rows that only warm it up, then segments that are
+timed, each drained, every output column built. The parent gives it the streams as mapped Arrow
+files, so that they do not count as this process's memory.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import semistream as ss
+from benchmarks import workload
+
+BATCH = 100_000
+
+
+@dataclass(frozen=True)
+class Cell:
+    store: Path
+    stream: Path  # Arrow file: warm-up rows, then timed rows
+    key: str
+    algorithm: str
+    memory: str
+    io: str  # map | pread
+    cold: bool
+    warm_rows: int
+    segments: int
+
+
+def rss_anon() -> int:
+    """Bytes of anonymous memory of this process: what the budget is about."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def run(cell: Cell) -> dict[str, Any]:
+    batches = _batches(cell.stream)
+    warm = [b for i, b in enumerate(batches) if (i + 1) * BATCH <= cell.warm_rows]
+    timed = batches[len(warm) :]
+    if cell.cold:
+        forget(cell.store)
+    store = ss.Store.open(cell.store, io=cell.io)
+    baseline = _baseline(store, cell, batches[0])
+    join = ss.SemiStreamJoin(store, cell.key, algorithm=cell.algorithm, memory=cell.memory)
+    if not cell.cold:
+        _push(join, warm)
+    before, rates, peak = join.stats, [], rss_anon()
+    for part in np.array_split(np.arange(len(timed)), 1 if cell.cold else cell.segments):
+        start = time.perf_counter()
+        rows = _push(join, [timed[i] for i in part])
+        rates.append(rows / (time.perf_counter() - start))
+        peak = max(peak, rss_anon())
+    after = join.stats
+    rows = after.rows_in - before.rows_in
+    return {
+        "rates": rates,
+        "hit_ratio": (after.front_hits - before.front_hits) / rows,
+        "pages_per_row": (after.pages_read - before.pages_read) / rows,
+        "bytes_per_row": (after.bytes_read - before.bytes_read) / rows,
+        "budget_bytes": after.budget_bytes,
+        "peak_bytes": after.peak_bytes,
+        "rss_above_baseline": max(0, peak - baseline),
+        "matched": after.rows_matched,
+        "rows": after.rows_in,
+    }
+
+
+def _batches(path: Path) -> list[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as source:
+        reader = pa.ipc.open_file(source)
+        return [reader.get_batch(i) for i in range(reader.num_record_batches)]
+
+
+def _push(join: ss.SemiStreamJoin, batches: list[pa.RecordBatch]) -> int:
+    """Push, drain, and throw the output away once it is built. Returns the rows that went in."""
+    for batch in batches:
+        for _ in join.push(batch):
+            pass
+    for _ in join.drain():
+        pass
+    return sum(len(b) for b in batches)
+
+
+def _baseline(store: ss.Store, cell: Cell, batch: pa.RecordBatch) -> int:
+    """Compile and touch everything with a tiny join first, so that code does not count as data."""
+    tiny = pa.Table.from_batches([next(store.batches())])
+    some = batch.slice(0, 100)
+    memory = "64MB" if cell.algorithm == "memory" else "8MB"
+    for _ in ss.join_batches([some], ss.open_master(tiny, cell.key), cell.key,
+                             algorithm=cell.algorithm, memory=memory):  # fmt: skip
+        pass
+    return rss_anon()
+
+
+def forget(store: Path) -> None:
+    """Ask the system to drop the store's files from its page cache."""
+    os.sync()
+    for file in (store / "data").iterdir():
+        handle = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
+def probe_rate(store: Path, waiting: int, skew: float) -> list[float]:
+    """Master rows per second that meshjoin probes against a window of `waiting` stream rows,
+    output included."""
+    master = ss.Store.open(store)
+    rows = master.describe().rows
+    stream = workload.stream_table(np.random.default_rng(5), waiting, rows, skew)
+    join = ss.SemiStreamJoin(
+        master, workload.KEY, algorithm="meshjoin", memory="2GB", stream_schema=stream.schema
+    )
+    window = _window(join)
+    for batch in stream.to_batches(max_chunksize=BATCH):
+        window.admit(batch, np.asarray(batch.column(workload.KEY)))
+    rates = []
+    for _ in range(6):
+        pages, start = join.stats.pages_read, time.perf_counter()
+        for _ in join.step():
+            pass
+        seconds = time.perf_counter() - start
+        share = (join.stats.pages_read - pages) / master.describe().pages
+        rates.append(share * rows / seconds)
+    return rates[2:]
+
+
+def _window(join: ss.SemiStreamJoin) -> Any:
+    return join._phase  # the benchmark fills the window at once instead of over a cycle

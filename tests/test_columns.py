@@ -1,0 +1,154 @@
+"""Gathering rows from many chunks: every Arrow type, slices, NULLs, "no row"."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sample_data import KEY_VALUES
+
+from semistream.columns import Chunks, row_bytes
+from semistream.testing import rebatch, rows_of
+
+VALUES = {
+    **{t: v for t, v in KEY_VALUES.items() if t != pa.string_view()},  # made plain before
+    pa.null(): [None],
+    pa.float16(): [np.float16(1.5), np.float16(-2)],
+    pa.float32(): [1.5, float("nan"), -0.0, float("inf")],
+    pa.float64(): [1.5, float("nan"), -0.0, 1e300],
+    pa.time32("ms"): [dt.time(1, 2, 3)],
+    pa.time64("ns"): [dt.time(1, 2, 3, 4)],
+    pa.binary(0): [b""],
+    pa.binary(3): [b"abc", b"\0\0\0"],
+    pa.binary(300): [b"x" * 300, b"y" * 300],
+    pa.decimal128(38, 0): [Decimal(10**37), Decimal(-1)],
+    pa.decimal256(76, 0): [Decimal(10**75), Decimal(-1)],
+    pa.string(): ["", "a", "ä" * 100, "z" * 5_000],
+    pa.list_(pa.int64()): [[], [1], [1, None, 3] * 50],
+    pa.large_list(pa.string()): [[], ["a", None], ["b" * 100]],
+    pa.list_(pa.int8(), 2): [[1, 2], [None, 4]],
+    pa.struct([("a", pa.int8()), ("b", pa.string())]): [{"a": 1, "b": "x"}, {"a": None, "b": None}],
+    pa.map_(pa.string(), pa.int32()): [[("k", 1)], []],
+    pa.list_(pa.struct([("d", pa.date32())])): [[{"d": dt.date(2024, 1, 1)}], []],
+    pa.dictionary(pa.int8(), pa.string()): ["red", "green", "blue"],
+    pa.month_day_nano_interval(): [pa.MonthDayNano([1, 2, 3])],
+    pa.uuid(): [b"0123456789abcdef"],
+}
+if hasattr(pa, "decimal32"):
+    VALUES |= {pa.decimal32(7, 2): [Decimal("1.25")], pa.decimal64(15, 3): [Decimal("-7.125")]}
+
+
+def column(t: pa.DataType, count: int, rng: random.Random, nulls: float) -> pa.Array:
+    known = VALUES[t]
+    return pa.array([None if rng.random() < nulls else rng.choice(known) for _ in range(count)], t)
+
+
+def everywhere(chunks: Chunks, rng: random.Random, count: int) -> list[tuple[int, int] | None]:
+    """Places of rows: random, repeated, out of order, and "no row"."""
+    filled = [c for c, batch in enumerate(chunks.keep) if len(batch)]
+    places: list[tuple[int, int] | None] = []
+    for _ in range(count if filled else 0):
+        c = rng.choice(filled)
+        places.append(None if rng.random() < 0.1 else (c, rng.randrange(len(chunks.keep[c]))))
+    return places
+
+
+def located(places: list[tuple[int, int] | None]) -> np.ndarray:
+    return np.array([-1 if p is None else p[0] << 32 | p[1] for p in places], np.int64)
+
+
+@pytest.mark.parametrize("nulls", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("t", VALUES, ids=str)
+def test_gather_every_type(t, nulls) -> None:
+    """Two columns of a type in batches of all shapes, against plain indexing."""
+    rng = random.Random(f"{t}{nulls}")
+    columns = [column(t, 70, rng, nulls), column(t, 70, rng, 0.0)]
+    batches = rebatch(pa.table(columns, ["a", "b"]), rng)
+    chunks = Chunks.of(*batches)
+    places = everywhere(chunks, rng, 200)
+    got = chunks.gather(located(places))
+    for j, array in enumerate(got):
+        array.validate(full=True)
+        assert array.type == t
+        assert array.null_count == array.to_pylist().count(None)
+        rows = [[(None,)] if p is None else rows_of(batches[p[0]].select([j])) for p in places]
+        expected = [(None,) if p is None else r[p[1]] for p, r in zip(places, rows, strict=True)]
+        assert rows_of(pa.table([array], ["x"])) == expected
+
+
+@pytest.mark.parametrize("t", VALUES, ids=str)
+def test_gather_nothing(t) -> None:
+    schema = pa.schema([("a", t)])
+    for chunks in (
+        Chunks(schema),
+        Chunks.of(pa.RecordBatch.from_arrays([pa.array([], t)], schema=schema)),
+        Chunks.of(pa.RecordBatch.from_arrays([column(t, 3, random.Random(1), 0)], schema=schema)),
+    ):
+        got = chunks.gather(np.zeros(0, np.int64))
+        assert (len(got), len(got[0]), got[0].type) == (1, 0, t)
+
+
+@pytest.mark.parametrize("t", VALUES, ids=str)
+def test_gather_no_row_at_all(t) -> None:
+    batch = pa.record_batch([column(t, 3, random.Random(1), 0)], ["a"])
+    got = Chunks.of(batch).gather(np.full(9, -1, np.int64))[0]
+    got.validate(full=True)
+    assert got.to_pylist() == [None] * 9
+
+
+def test_columns_at_different_offsets_of_one_batch() -> None:
+    """Slices of a table whose columns are chunked differently: the bits of each column begin
+    elsewhere."""
+    one = pa.array([None, True, False, None, True, False, True], pa.bool_())
+    two = pa.array(["x", "y", None, "z"])
+    batch = pa.record_batch([one.slice(3), two], ["one", "two"])
+    for some in (batch, batch.select(["two", "one"])):
+        got = Chunks.of(some).gather(np.arange(4))
+        assert [g.to_pylist() for g in got] == [c.to_pylist() for c in some.columns]
+    table = pa.table(
+        {
+            "a": pa.chunked_array([[1, None, 3], [None, 5]]),
+            "b": pa.chunked_array([[None], [True, False, None, True]], pa.bool_()),
+        }
+    )
+    batches = table.to_batches()
+    chunks = Chunks.of(*batches)
+    where = [(c, r) for c, batch in enumerate(batches) for r in range(len(batch))]
+    got = chunks.gather(located(where))
+    assert [g.to_pylist() for g in got] == [c.to_pylist() for c in table.columns]
+
+
+def test_put_replaces_one_chunk() -> None:
+    chunks = Chunks.of(*[pa.record_batch({"a": [i], "s": [str(i)]}) for i in range(3)])
+    chunks.put(1, pa.record_batch({"a": pa.array([None, 7]), "s": ["x", None]}))
+    got = chunks.gather(located([(0, 0), (1, 0), (1, 1), (2, 0)]))
+    assert [g.to_pylist() for g in got] == [[0, None, 7, 2], ["0", "x", None, "2"]]
+
+
+def test_a_selection_of_columns() -> None:
+    chunks = Chunks.of(pa.record_batch({"a": [1, 2], "b": ["x", "y"], "c": [True, None]}))
+    got = chunks.gather(np.array([1, 0]), [2, 0])
+    assert [g.to_pylist() for g in got] == [[None, True], [2, 1]]
+
+
+@pytest.mark.parametrize("t", [pa.string(), pa.large_binary(), pa.int32(), pa.binary(3)], ids=str)
+def test_widths_are_the_bytes_of_the_rows(t) -> None:
+    """What is measured beforehand is what a gather then allocates (NULL bits are rounded up)."""
+    rng = random.Random(3)
+    chunks = Chunks.of(pa.record_batch([column(t, 50, rng, 0.2)], ["a"]))
+    where = located(everywhere(chunks, rng, 64))
+    widths = chunks.widths(where)
+    assert widths[0] == 0
+    assert (np.diff(widths) >= 0).all()
+    for n in (1, 10, 64):
+        gathered = chunks.gather(where[:n])[0]
+        assert gathered.get_total_buffer_size() <= widths[n] + 16
+
+
+def test_row_bytes_is_never_nothing() -> None:
+    for t in VALUES:
+        assert row_bytes(pa.schema([("a", t)])) > 0
