@@ -164,5 +164,4 @@ def least_memory(master: Master, algorithm: str, stream: pa.Table, **join: Any) 
             )
             return memory
         except ss.BudgetError as error:
-            assert error.least > memory, str(error)
-            memory = error.least
+            memory = max(memory + 1, error.least)

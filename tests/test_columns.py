@@ -1,4 +1,4 @@
-"""Gathering rows from many chunks: every Arrow type, slices, NULLs, "no row"."""
+"""Gathering rows from many chunks: every Arrow type, slices, NULLs; packed records do the same."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from sample_data import KEY_VALUES
 
 from semistream.columns import Chunks, row_bytes
+from semistream.records import Records
 from semistream.testing import rebatch, rows_of
 
 VALUES = {
@@ -47,18 +48,18 @@ def column(t: pa.DataType, count: int, rng: random.Random, nulls: float) -> pa.A
     return pa.array([None if rng.random() < nulls else rng.choice(known) for _ in range(count)], t)
 
 
-def everywhere(chunks: Chunks, rng: random.Random, count: int) -> list[tuple[int, int] | None]:
-    """Places of rows: random, repeated, out of order, and "no row"."""
+def everywhere(chunks: Chunks, rng: random.Random, count: int) -> list[tuple[int, int]]:
+    """Places of rows: random, repeated, out of order."""
     filled = [c for c, batch in enumerate(chunks.keep) if len(batch)]
-    places: list[tuple[int, int] | None] = []
+    places: list[tuple[int, int]] = []
     for _ in range(count if filled else 0):
         c = rng.choice(filled)
-        places.append(None if rng.random() < 0.1 else (c, rng.randrange(len(chunks.keep[c]))))
+        places.append((c, rng.randrange(len(chunks.keep[c]))))
     return places
 
 
-def located(places: list[tuple[int, int] | None]) -> np.ndarray:
-    return np.array([-1 if p is None else p[0] << 32 | p[1] for p in places], np.int64)
+def located(places: list[tuple[int, int]]) -> np.ndarray:
+    return np.array([c << 32 | row for c, row in places], np.int64)
 
 
 @pytest.mark.parametrize("nulls", [0.0, 0.3, 1.0])
@@ -70,14 +71,22 @@ def test_gather_every_type(t, nulls) -> None:
     batches = rebatch(pa.table(columns, ["a", "b"]), rng)
     chunks = Chunks.of(*batches)
     places = everywhere(chunks, rng, 200)
-    got = chunks.gather(located(places))
-    for j, array in enumerate(got):
-        array.validate(full=True)
-        assert array.type == t
-        assert array.null_count == array.to_pylist().count(None)
-        rows = [[(None,)] if p is None else rows_of(batches[p[0]].select([j])) for p in places]
-        expected = [(None,) if p is None else r[p[1]] for p, r in zip(places, rows, strict=True)]
-        assert rows_of(pa.table([array], ["x"])) == expected
+    found = [chunks.gather(located(places))]
+    if Records.can_hold(chunks.schema):
+        records = Records(chunks.schema)
+        records.add(None, chunks, located(places)[:0])  # chunk numbers other than 0 work too
+        _, where, _ = records.add(None, chunks, located(places))
+        found.append(records.gather(where))
+        again = Records(chunks.schema)  # packed from packed, as segments are
+        found.append(again.gather(again.add(None, records, where)[1]))
+    for got in found:
+        for j, array in enumerate(got):
+            array.validate(full=True)
+            assert array.type == t
+            assert array.null_count == array.to_pylist().count(None)
+            rows = [rows_of(batch.select([j])) for batch in batches]
+            expected = [rows[c][row] for c, row in places]
+            assert rows_of(pa.table([array], ["x"])) == expected
 
 
 @pytest.mark.parametrize("t", VALUES, ids=str)
@@ -90,14 +99,6 @@ def test_gather_nothing(t) -> None:
     ):
         got = chunks.gather(np.zeros(0, np.int64))
         assert (len(got), len(got[0]), got[0].type) == (1, 0, t)
-
-
-@pytest.mark.parametrize("t", VALUES, ids=str)
-def test_gather_no_row_at_all(t) -> None:
-    batch = pa.record_batch([column(t, 3, random.Random(1), 0)], ["a"])
-    got = Chunks.of(batch).gather(np.full(9, -1, np.int64))[0]
-    got.validate(full=True)
-    assert got.to_pylist() == [None] * 9
 
 
 def test_columns_at_different_offsets_of_one_batch() -> None:

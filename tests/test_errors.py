@@ -118,7 +118,7 @@ def test_the_ledger_adds_up_and_refuses() -> None:
     ledger.set("b", 30)
     ledger.set("a", 10)
     assert (ledger.held, ledger.peak) == (40, 90)
-    with pytest.raises(ss.BudgetError, match="b: 95 B.*budget of 100 B.*memory="):
+    with pytest.raises(ss.BudgetError, match=r"b: 95 B.*budget of 100 B.*memory="):
         ledger.set("b", 95)
 
 

@@ -1,6 +1,6 @@
 """A read fails in the middle: an error, and then, on a second try, exactly the right rows.
 
-For every k, the k-th read of a run fails once. Whatever the caller does next (one step, a drain, the
+For every k, the k-th read of a run fails once. Whatever the caller does next (a step, a drain, the
 next push), nothing is lost, nothing is repeated, and what the join remembers is still right.
 """
 
@@ -14,13 +14,13 @@ import pytest
 from sample_data import build, least_memory, products, sales
 
 import semistream as ss
-from semistream.master import store as store_module
+from semistream.master.store_files import StoreFile
 from semistream.testing import assert_same_rows, oracle
 
 DISK = ("sweepjoin", "meshjoin", "inlj")
 KEYS = [k for k in range(12) for _ in range((1, 2, 45)[k % 3])]
 TABLE = products(KEYS)
-STREAM = sales(random.Random(1), 120, [*range(-1, 14), None])
+STREAM = sales(random.Random(1), 70, [*range(-1, 14), None])
 EVERY_PAGE_ALONE = ss.Params(read_bytes=1, threshold=1)
 
 
@@ -45,8 +45,8 @@ class Faults:
 def faults(monkeypatch) -> Faults:
     """Reads of stores opened with io="pread" may fail."""
     found = Faults()
-    read_into = found.around(store_module._File.read_into, ss.StoreError)
-    monkeypatch.setattr(store_module._File, "read_into", read_into)
+    read_into = found.around(StoreFile.read_into, ss.StoreError)
+    monkeypatch.setattr(StoreFile, "read_into", read_into)
     return found
 
 
@@ -61,10 +61,11 @@ class Run:
     def call(self, verb: Callable[[], Iterable[pa.RecordBatch]]) -> bool:
         try:
             for batch in verb():
-                self.out.append(batch)  # noqa: PERF402 - what came before an error counts
+                self.out.append(batch)
             return True
         except ss.MasterError as error:
-            assert "injected" in str(error)
+            if "injected" not in str(error):
+                raise
             self.errors += 1
             return False
 
@@ -86,38 +87,38 @@ class Run:
         assert stats.peak_bytes <= stats.budget_bytes
 
 
-@pytest.mark.parametrize("again", ["step", "drain", "push"])
 @pytest.mark.parametrize("how", ["left", "semi"])
 @pytest.mark.parametrize("algorithm", DISK)
-def test_every_read_fails_once(algorithm, how, again, faults, tmp_path) -> None:
+def test_every_read_fails_once(algorithm, how, faults, tmp_path) -> None:
     master = build("pread", TABLE, "id", tmp_path)
     twice = pa.concat_tables([STREAM, STREAM])
     least = least_memory(master, algorithm, STREAM, on="id")
     for memory, rows in ((2 * least, 50), (1_000_000, 500)):
-        k, reads = 0, 1
-        while k < reads:
+        k = tried = 0
+        while True:
             faults.calls, faults.bad = 0, lambda call, k=k: call == k
             join = ss.SemiStreamJoin(master, "id", how, None, algorithm, memory, EVERY_PAGE_ALONE)
-            run = Run(join, again)
+            run = Run(join, ("step", "drain", "push")[tried % 3])
             run.push(STREAM, rows)
             run.finish()
             run.push(STREAM, rows)  # once more: what was learnt on the way must be right
             run.finish()
-            reads = faults.calls
-            assert run.errors == 1, f"read {k} of {reads}"
             run.check(twice, how)
-            k += 1 + k // 12  # all of the first reads, then fewer
-        assert reads > 10
+            if run.errors == 0:
+                break  # there are no more than k reads
+            tried += 1
+            k += 1 + k // 8  # all of the first reads, then fewer
+        assert tried > 8
 
 
 @pytest.mark.parametrize("again", ["step", "drain", "push"])
 @pytest.mark.parametrize("algorithm", DISK)
 def test_reads_that_fail_often(algorithm, again, faults, tmp_path) -> None:
     master = build("pread", TABLE, "id", tmp_path)
-    for seed in range(15):
+    for seed in range(8):
         rng = random.Random(seed)
         faults.bad = lambda call, rng=rng: rng.random() < 0.2
-        stream = sales(rng, 150, [*range(-1, 14), None])
+        stream = sales(rng, 100, [*range(-1, 14), None])
         join = ss.SemiStreamJoin(master, "id", "left", None, algorithm, 300_000, EVERY_PAGE_ALONE)
         run = Run(join, again)
         run.push(stream, 10)

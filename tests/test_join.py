@@ -102,7 +102,7 @@ def test_a_key_that_spans_pages(kind, algorithm, tmp_path) -> None:
             on="id",
             how=how,
             algorithm=algorithm,
-            memory=1_000_000,
+            memory="8MB",
             table=table,
             rng=6,
         )
@@ -110,6 +110,20 @@ def test_a_key_that_spans_pages(kind, algorithm, tmp_path) -> None:
 
 def _codes(values: list[int]):
     return pa.array(values, pa.int64()).to_numpy()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("how", HOWS)
+def test_as_many_matches_as_rows_but_not_one_each(how, algorithm) -> None:
+    """Two rows, two matches, both of the first row: also when all is answered from memory."""
+    table = products([1, 1, 3, 3, 3])
+    stream = pa.table({"id": pa.array([1, 2, 3, 4, 2, 1, 2]), "n": range(7)})
+    for rows in (stream.slice(0, 2), stream.slice(1, 4), stream.slice(4), stream):
+        batch = rows.combine_chunks().to_batches()[0]
+        with ss.SemiStreamJoin(table, "id", how, None, algorithm, "2MB") as join:
+            for _ in range(6):
+                out = [*join.push(batch), *join.drain()]
+                assert_same_rows(out, oracle(rows, table, "id", how))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

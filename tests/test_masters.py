@@ -123,7 +123,7 @@ def test_parquet_that_cannot_be_a_master(tmp_path) -> None:
     with pytest.raises(ss.MasterError, match="no Parquet files"):
         ss.open_master(folder, "id")
     (folder / "part.parquet").write_bytes(b"PAR1 but no more than that")
-    with pytest.raises(ss.MasterError, match="part.parquet is not a readable Parquet file"):
+    with pytest.raises(ss.MasterError, match=r"part\.parquet is not a readable Parquet file"):
         ss.open_master(folder, "id")
     (folder / "part.parquet").unlink()
     pq.write_table(products(range(3)), folder / "a.parquet")

@@ -1,4 +1,4 @@
-"""Random questions against two oracles that share no code with the join, and joins against joins."""
+"""Random questions against two oracles that share no code with the join, and joins among them."""
 
 from __future__ import annotations
 

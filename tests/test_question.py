@@ -133,7 +133,7 @@ def test_part_of_a_key_is_not_the_key(tmp_path) -> None:
         ss.SemiStreamJoin(store, on="a")
 
 
-# --- the stream's schema ---------------------------------------------------------------------------
+# --- the stream's schema -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_output_schema_is_known_beforehand() -> None:
     assert join.output_schema.equals(known)
 
 
-# --- the order of calls ----------------------------------------------------------------------------
+# --- the order of calls --------------------------------------------------------------------------
 
 
 def unread_output(join: ss.SemiStreamJoin, batch: pa.RecordBatch):
@@ -225,7 +225,7 @@ def test_push_takes_a_record_batch_only() -> None:
             join.push(wrong)
 
 
-# --- snapshots -------------------------------------------------------------------------------------
+# --- snapshots -----------------------------------------------------------------------------------
 
 
 def test_a_snapshot_goes_only_into_the_same_question(tmp_path) -> None:

@@ -21,7 +21,7 @@ def joined(store: ss.Store, keys: list[int | None]) -> list[pa.RecordBatch]:
     return list(ss.join_batches([batch], store, on="id", algorithm="sweepjoin"))
 
 
-# --- creating --------------------------------------------------------------------------------------
+# --- creating ------------------------------------------------------------------------------------
 
 TABLE = products([5, 3, None, 3, 9, 1, None, 7] * 20)
 
@@ -109,7 +109,7 @@ def test_two_string_keys(seed, tmp_path) -> None:
     assert store.verify() == 1
 
 
-# --- pages -----------------------------------------------------------------------------------------
+# --- pages ---------------------------------------------------------------------------------------
 
 
 def test_equal_keys_over_many_pages(tmp_path) -> None:
@@ -178,7 +178,7 @@ def test_every_key_type(t, tmp_path) -> None:
     assert store.verify() == store.describe().pages
 
 
-# --- refusals and atomicity ------------------------------------------------------------------------
+# --- refusals and atomicity ----------------------------------------------------------------------
 
 
 def test_create_where_a_store_is_already(tmp_path) -> None:
@@ -210,10 +210,10 @@ def test_a_crash_in_the_middle_leaves_no_store(spill_bytes, tmp_path) -> None:
 @pytest.mark.parametrize("spill_bytes", [1, 1 << 30])
 def test_schema_drift_names_the_column(spill_bytes, tmp_path) -> None:
     batches = [pa.record_batch({"id": [1], "v": [1]}), pa.record_batch({"id": [2], "v": ["x"]})]
-    with pytest.raises(ss.SpecError, match="'v' is string.*int64"):
+    with pytest.raises(ss.SpecError, match=r"'v' is string.*int64"):
         ss.Store.create(tmp_path / "s", batches, "id", spill_bytes=spill_bytes)
     batches[1] = pa.record_batch({"id": [2], "w": [1]})
-    with pytest.raises(ss.SpecError, match="'w'.*'v'"):
+    with pytest.raises(ss.SpecError, match=r"'w'.*'v'"):
         ss.Store.create(tmp_path / "s", batches, "id", spill_bytes=spill_bytes)
 
 
@@ -254,7 +254,7 @@ def test_a_newer_format_is_refused_politely(tmp_path) -> None:
     assert not isinstance(caught.value, ss.DamagedError)
 
 
-# --- a stranger's view -------------------------------------------------------------------------------
+# --- a stranger's view ---------------------------------------------------------------------------
 
 
 def test_plain_arrow_reads_it(tmp_path) -> None:

@@ -107,17 +107,28 @@ def row_bytes(schema: pa.Schema, guess_var: int = 24) -> int:
 
 
 def addresses(array: pa.Array, layout: Layout) -> list[int]:
-    """Buffer addresses of an array as `offsets` wants them, its slice offset folded in (the bits
-    of validity and booleans keep theirs: see `Chunks.bit`)."""
+    """Buffer addresses of an array as `offsets` wants them, its slice offset folded in; bitmaps
+    must begin at a byte: see `byte_aligned`."""
     buffers = array.buffers()
-    first = buffers[0].address if buffers[0] is not None and array.null_count else -1
+    first = -1
+    if buffers[0] is not None and array.null_count:
+        first = buffers[0].address + array.offset // 8
     if layout.kind == "bits":
-        return [first, buffers[1].address if buffers[1] is not None else 0]
+        return [first, buffers[1].address + array.offset // 8 if buffers[1] is not None else 0]
     values = buffers[1].address if buffers[1] is not None else 0
     result = [first, values + array.offset * layout.width]
     if layout.kind == "var":
         result.append(buffers[2].address if buffers[2] is not None else 0)
     return result
+
+
+def byte_aligned(batch: pa.RecordBatch, columns: Sequence[Layout]) -> pa.RecordBatch:
+    """The batch, with a copy of every column whose bitmap begins within a byte (a slice)."""
+    arrays = list(batch.columns)
+    for j, (array, column) in enumerate(zip(arrays, columns, strict=True)):
+        if array.offset % 8 and column.buffers and (column.kind == "bits" or array.null_count):
+            arrays[j] = pa.concat_arrays([array])
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
 def fixed_arrays(
@@ -139,7 +150,6 @@ class Chunks:
         self.layouts = layout if layout is not None else layouts(schema)
         self.base: I64 = np.zeros(0, np.int64)
         self.offsets: I64 = np.zeros((0, sum(c.buffers for c in self.layouts)), np.int64)
-        self.bit: I64 = np.zeros(0, np.int64)
         self.rows: I64 = np.zeros(0, np.int64)  # of each chunk
         self.keep: list[Any] = []
         self.has_nulls = [False] * len(self.layouts)
@@ -163,33 +173,29 @@ class Chunks:
         return len(self.base) - 1
 
     def extend(self, batches: Sequence[pa.RecordBatch]) -> None:
-        found = [self._addresses(batch) for batch in batches]
-        width = self.offsets.shape[1]
-        new = np.array([row for row, _ in found], np.int64).reshape(len(found), width)
-        self.base = np.append(self.base, np.zeros(len(found), np.int64))
+        aligned = [byte_aligned(batch, self.layouts) for batch in batches]
+        rows = [self._addresses(batch) for batch in aligned]
+        new = np.array(rows, np.int64).reshape(len(rows), self.offsets.shape[1])
+        self.base = np.append(self.base, np.zeros(len(rows), np.int64))
         self.offsets = np.vstack([self.offsets, new])
-        self.bit = np.append(self.bit, np.array([bit for _, bit in found], np.int64))
         self.rows = np.append(self.rows, np.array([len(b) for b in batches], np.int64))
-        self.keep += batches
+        self.keep += aligned
 
     def put(self, chunk: int, batch: pa.RecordBatch) -> None:
         """Replace one chunk, keeping the other numbers."""
-        row, self.bit[chunk] = self._addresses(batch)
-        self.offsets[chunk] = row
+        self.keep[chunk] = byte_aligned(batch, self.layouts)
+        self.offsets[chunk] = self._addresses(self.keep[chunk])
         self.rows[chunk] = len(batch)
-        self.keep[chunk] = batch
 
-    def _addresses(self, batch: pa.RecordBatch) -> tuple[list[int], int]:
-        """Where each buffer of the batch is, and the bit at which its bitmaps begin."""
+    def _addresses(self, batch: pa.RecordBatch) -> list[int]:
+        """Where each buffer of the batch is."""
         row: list[int] = []
-        bit = 0
         for j, column in enumerate(self.layouts):
             if column.buffers:
                 array = batch.column(j)
                 row += addresses(array, column)
-                bit = array.offset
                 self.has_nulls[j] |= array.null_count > 0
-        return row, bit
+        return row
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -204,7 +210,8 @@ class Chunks:
         def fill(widths: I64, targets: I64) -> None:
             k.gather_fixed(loc, self.base, self.offsets, buffers, widths, targets)
 
-        out = dict(zip(fixed, fixed_arrays([self.layouts[j] for j in fixed], len(loc), fill)))
+        arrays = fixed_arrays([self.layouts[j] for j in fixed], len(loc), fill)
+        out = dict(zip(fixed, arrays, strict=True))
         return [self._column(loc, j, out.get(j), (sizes or {}).get(j)) for j in chosen]
 
     def _column(
@@ -229,7 +236,7 @@ class Chunks:
 
     def _bits(self, loc: I64, j: int, absent: int) -> tuple[NDArray[np.uint8], int]:
         bits = np.zeros((len(loc) + 7) // 8, np.uint8)
-        zeros = k.gather_bits(loc, self.base, self.offsets, j, self.bit, absent, bits)
+        zeros = k.gather_bits(loc, self.base, self.offsets, j, absent, bits)
         return bits, zeros
 
     def null_bits(self, loc: I64, j: int) -> NDArray[np.uint8]:
@@ -295,7 +302,7 @@ class Chunks:
     ) -> tuple[int, int, int]:
         return search.expand(start, count, self.rows, row, skip, who, loc)
 
-    def add(self, chunk: int | None, source: Chunks, loc: I64) -> tuple[int, I64, int]:
+    def add(self, chunk: int | None, source: Any, loc: I64) -> tuple[int, I64, int]:
         """Copy rows in, as a new chunk or in place of `chunk`. Returns (chunk, location of every
         row, bytes)."""
         rows = source.gather(loc)

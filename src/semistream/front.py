@@ -7,15 +7,15 @@
                         └── all segments there: young and the oldest segment compete; the more
                             frequent groups make the new segment, the others leave
 
-Frequencies of cached groups are exact, those of others live in a sketch; both halve together, so the
-cache forgets. Codes the master does not have are remembered in a small direct-mapped table.
+Frequencies of cached groups are exact, those of others live in a sketch; both halve together, so
+the cache forgets. Codes the master does not have are remembered in a small direct-mapped table.
 Deviations from the papers: groups and not tuples (a duplicate key is answered whole or not at all),
 and a candidate replaces only what is less frequent than itself.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,8 @@ MOST_GROUP = 4096  # rows of a group that may be cached
 RECORD_BYTES = 24  # what packing adds to a row, at most
 
 
-class Hits(NamedTuple):
+@dataclass
+class Hits:
     start: I64  # location of the first row of the group; -1: not here
     count: I32
     absent: NDArray[np.bool_] | None  # known not to be in the master
@@ -65,7 +66,11 @@ class KeyGroups(Front):
     ) -> None:
         self._schema, self._ledger = schema, ledger
         slots = limit // (row_bytes + ENTRY_BYTES) / LOAD
-        self._bits = max(4, int(slots).bit_length() - (1 if slots < 1.5 * 2 ** (int(slots).bit_length() - 1) else 0))
+        self._bits = max(
+            4,
+            int(slots).bit_length()
+            - (1 if slots < 1.5 * 2 ** (int(slots).bit_length() - 1) else 0),
+        )
         self._entries = int(LOAD * (1 << self._bits))
         self._sketch_bits = self._bits + 2
         self._absent_bits = max(3, self._bits - 3)
@@ -135,9 +140,7 @@ class KeyGroups(Front):
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
         missing = count == 0
         if missing.any():
-            table.absent_insert(
-                codes[missing], self._absent, self._absent_used, self._absent_bits
-            )
+            table.absent_insert(codes[missing], self._absent, self._absent_used, self._absent_bits)
         estimate = np.empty(len(codes), np.int32)
         table.sketch_add(codes, uses, self._sketch, self._sketch_bits, estimate)
         self._age(len(codes))
@@ -174,9 +177,7 @@ class KeyGroups(Front):
         by_bytes = len(self._sealed) >= SEGMENTS
         return by_bytes or self._used >= FULL * self._entries
 
-    def _admit(
-        self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks
-    ) -> None:
+    def _admit(self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks) -> None:
         """Copy groups into young chunks, most frequent first; a full young generation competes
         with the oldest segment."""
         loc = group_rows(pages, start, count)
@@ -189,7 +190,9 @@ class KeyGroups(Front):
             fit = min(fit, at + self._entries - self._used)
             if fit > at and len(self._young) < YOUNG_CHUNKS:
                 part = slice(at, fit)
-                self._store(codes[part], count[part], estimate[part], pages, loc[rows[at] : rows[fit]])
+                self._store(
+                    codes[part], count[part], estimate[part], pages, loc[rows[at] : rows[fit]]
+                )
                 at = fit
             elif self._young:
                 self._consolidate()

@@ -1,13 +1,12 @@
 """SemiStreamJoin: a front stage before a disk phase, within one memory budget.
 
-    push(batch) ──> front stage ──hit──> output
-                        │ miss
-                    waiting rows ──> disk phase ──> output
+push(batch) ──> front stage ──hit──> output
+                    │ miss
+                waiting rows ──> disk phase ──> output
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from .master.sorting import Sorter
 from .memory import Ledger, parse_bytes
 from .output import Output, Shape, output_shape
 from .plan import Split, choose, least_memory, split_memory
+from .snapshot import load, save
 from .spec import JoinSpec, Params, algorithm_named, column_names, join_type
 
 I64 = NDArray[np.int64]
@@ -81,9 +81,9 @@ class SemiStreamJoin:
         stream_schema: pa.Schema | None = None,
     ) -> None:
         pairs = pair_names(on)
-        self.master: Master = open_master(master, [m for _, m in pairs]) if not isinstance(
-            master, Master
-        ) else master
+        self.master: Master = (
+            open_master(master, [m for _, m in pairs]) if not isinstance(master, Master) else master
+        )
         info = self.master.describe()
         if sorted(m for _, m in pairs) != sorted(info.key):
             raise SpecError(
@@ -97,7 +97,7 @@ class SemiStreamJoin:
         self.budget = parse_bytes(memory, info.bytes)
         name = choose(info, self.budget) if algorithm == "auto" else algorithm
         self.algorithm = algorithm_named(name)
-        least_memory(self.algorithm, info, self.budget, pa.schema([]))
+        least_memory(self.algorithm, info, self.budget, pa.schema([]), self.master.mapped)
         self._ledger = Ledger(self.budget)
         self._phase: DiskPhase | None = None
         self._front: Front
@@ -239,7 +239,7 @@ class SemiStreamJoin:
         """How many rows of the batch can be taken in now, all being misses; 0: step first."""
         most = min(len(batch), self._split.piece_rows)
         if self._phase is None or len(batch) == 0:
-            return max(1, most) if len(batch) else len(batch) or 1
+            return max(1, most)
         backlog = self._phase.parts.backlog
         most = min(most, self._phase.room())
         if most <= 0:
@@ -351,13 +351,11 @@ class SemiStreamJoin:
         coder = key_coder(dict(self.spec.on), schema, info.schema)
         shape = output_shape(self.spec, schema, info, coder)
         mapped = self.master.view(shape.master) is not None
-        split = split_memory(
-            self.algorithm, info, self.budget, shape.extended, self.params, mapped
-        )
+        split = split_memory(self.algorithm, info, self.budget, shape.extended, self.params, mapped)
         return coder, shape, split
 
     def _begin(self, schema: pa.Schema) -> None:
-        """The stream's columns are known: check the question, divide the memory, build the parts."""
+        """The stream's columns are known: check the question, divide memory, build the parts."""
         info = self.master.describe()
         coder, shape, split = self._design(schema)
         ledger = self._ledger
@@ -394,74 +392,32 @@ class SemiStreamJoin:
         self._ready()
         if self._schema is None:
             return b""
-        backlog = self._phase.parts.backlog if self._phase is not None else None
-        slots = backlog.slots() if backlog is not None else np.zeros(0, np.int32)
-        fields, columns = list(self._schema), []
-        if backlog is not None and self._phase is not None:
-            columns = backlog.take(slots).columns[: len(fields)]
-            columns += [pa.array(backlog.matched[slots]), pa.array(backlog.resume[slots])]
-            columns.append(pa.array(self._phase.ages(slots)))
-            fields += [pa.field("__matched", pa.bool_()), pa.field("__resume", pa.int32())]
-            fields.append(pa.field("__age", pa.int64()))
-        counters = self._output.counters
-        header = {
-            "algorithm": self.algorithm.name,
-            "spec": repr(self.spec),
-            "version": self.master.describe().version,
-            "counters": vars(counters),
-            "phase": self._phase.state() if self._phase is not None else {},
-        }
-        schema = pa.schema(fields, metadata={"semistream": json.dumps(header)})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            if columns:
-                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-        return bytes(sink.getvalue().to_pybytes())
+        return save(self._schema, self._question(), self._output.counters, self._phase)
 
     def restore(self, snapshot: bytes) -> None:
         """Go on from a snapshot of a join with the same question on the same master version."""
         self._ready()
+        if self.stats.rows_in:
+            raise StateError("restore goes into a new join; this one has taken in rows")
         if snapshot == b"":
             return
-        with pa.ipc.open_stream(pa.py_buffer(snapshot)) as reader:
-            table = reader.read_all()
-        header = json.loads(table.schema.metadata[b"semistream"])
-        mine = {
+        saved = load(snapshot, self._question())
+        self._check_schema(saved.rows.schema)
+        for name, value in saved.counters.items():
+            setattr(self._output.counters, name, value)
+        if self._phase is not None and saved.rows.num_rows:
+            batch = saved.rows.combine_chunks().to_batches()[0]
+            encoded = self._coder.encode(batch)
+            saved.refill(
+                self._phase, self._output.shape.extend(batch, encoded.arrays), encoded.codes
+            )
+
+    def _question(self) -> dict[str, Any]:
+        return {
             "algorithm": self.algorithm.name,
             "spec": repr(self.spec),
             "version": self.master.describe().version,
         }
-        for name, value in mine.items():
-            if header[name] != value:
-                raise StateError(
-                    f"the snapshot has {name} {header[name]!r}, this join {value!r}; restore it "
-                    "into a join with the same question, algorithm and master version"
-                )
-        if self._schema is not None and self.stats.rows_in:
-            raise StateError("restore goes into a new join; this one has taken in rows")
-        extra = 3 if "__age" in table.column_names else 0
-        stream = table.select(range(table.num_columns - extra)).replace_schema_metadata(None)
-        self._check_schema(stream.schema)
-        for name, value in header["counters"].items():
-            setattr(self._output.counters, name, value)
-        if self._phase is not None and table.num_rows:
-            self._refill(stream, table, header["phase"])
-
-    def _refill(self, stream: pa.Table, table: pa.Table, state: dict[str, Any]) -> None:
-        assert self._phase is not None
-        backlog = self._phase.parts.backlog
-        if table.num_rows > backlog.free_rows or stream.nbytes > backlog.free_bytes:
-            raise BudgetError(
-                f"the snapshot's {table.num_rows} waiting rows do not fit into this budget; "
-                f"give memory={2 * self.budget}",
-                2 * self.budget,
-            )
-        batch = stream.combine_chunks().to_batches()[0]
-        encoded = self._coder.encode(batch)
-        slots = backlog.add(self._output.shape.extend(batch, encoded.arrays), encoded.codes)
-        backlog.matched[slots] = np.asarray(table["__matched"])
-        backlog.resume[slots] = np.asarray(table["__resume"])
-        self._phase.restore(state, slots, np.asarray(table["__age"]))
 
 
 def _load_whole(master: Master, schema: pa.Schema, ledger: Ledger) -> WholeMaster:
@@ -491,9 +447,7 @@ def join_batches(
     suffix: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Join all batches of a stream; output comes as soon as it is complete."""
-    with SemiStreamJoin(
-        master, on, how, columns, algorithm, memory, params, suffix=suffix
-    ) as join:
+    with SemiStreamJoin(master, on, how, columns, algorithm, memory, params, suffix=suffix) as join:
         for batch in batches:
             yield from join.push(batch)
         yield from join.drain()

@@ -70,7 +70,7 @@ def check_key_type(t: pa.DataType, column: str, side: str) -> None:
 
 
 def is_natural(types: Sequence[pa.DataType]) -> bool:
-    """True where the code is the value itself, so that order is kept and nothing needs verifying."""
+    """True where the code is the value itself: order is kept and nothing needs verifying."""
     return len(types) == 1 and family(types[0]) in _NATURAL
 
 
@@ -98,7 +98,7 @@ def _raw(array: pa.Array) -> I64:
 
 
 def codes_of(arrays: Sequence[pa.Array]) -> I64:
-    """Codes of key columns (plain types, one array each); rows with a NULL get an arbitrary code."""
+    """Codes of key columns (plain types, one array each); a row with a NULL gets any code."""
     types = [a.type for a in arrays]
     if is_natural(types):
         return _raw(arrays[0])
@@ -121,9 +121,7 @@ def _hash_column(array: pa.Array, hashes: NDArray[np.uint64]) -> None:
     else:
         wide = pa.types.is_large_string(t) or pa.types.is_large_binary(t)
         data = buffers[2].address if buffers[2] is not None else 0
-        hashing.hash_var(
-            buffers[1].address + array.offset * (8 if wide else 4), wide, data, hashes
-        )
+        hashing.hash_var(buffers[1].address + array.offset * (8 if wide else 4), wide, data, hashes)
 
 
 def not_null(arrays: Sequence[pa.Array]) -> Mask | None:

@@ -77,8 +77,8 @@ def output_shape(spec: JoinSpec, stream: pa.Schema, info: MasterInfo, coder: Key
         field = info.schema.field(name)
         fields.append(pa.field(final, field.type, field.nullable or spec.how == "left"))
     extra = coder.master if coder.verify else ()
-    extended, keys = _extended(stream, coder)
-    return Shape(pa.schema(fields), shown + extra, len(shown), len(stream), extended, keys)
+    extended, places = _extended(stream, coder)
+    return Shape(pa.schema(fields), shown + extra, len(shown), len(stream), extended, places)
 
 
 def _extended(stream: pa.Schema, coder: KeyCoder) -> tuple[pa.Schema, tuple[int, ...]]:
@@ -96,9 +96,7 @@ def _extended(stream: pa.Schema, coder: KeyCoder) -> tuple[pa.Schema, tuple[int,
 class Output:
     """Turns answers (stream rows, master rows) into record batches and keeps the counters."""
 
-    def __init__(
-        self, shape: Shape, how: str, coder: KeyCoder, limit: int, ledger: Ledger
-    ) -> None:
+    def __init__(self, shape: Shape, how: str, coder: KeyCoder, limit: int, ledger: Ledger) -> None:
         self.shape, self.how, self.limit = shape, how, limit
         self.counters = Counters()
         self._coder, self._ledger = coder, ledger
@@ -136,7 +134,7 @@ class Output:
                     every = whole if whole is not None and len(who) == len(rows) else None
                     yield from self._batches(stream, rows[who], master, loc, every)
         fresh &= matched
-        self.counters.rows_matched += int(fresh.sum())
+        self.counters.rows_matched += int((matched if final is None else matched & final).sum())
         if self.how == "semi" and fresh.any():
             every = whole if whole is not None and fresh.all() else None
             yield from self._batches(stream, rows[fresh], None, None, every)
@@ -149,6 +147,11 @@ class Output:
         self.counters.rows_unmatched += len(rows)
         if self.how in ("left", "anti") and len(rows):
             yield from self._batches(stream, rows, None, None, None)
+
+    def leave(self, stream: Chunks, rows: I64, matched: Mask) -> Iterator[pa.RecordBatch]:
+        """Rows that have met the whole master; the unmatched ones are reported now."""
+        self.counters.rows_matched += int(matched.sum())
+        yield from self.unmatched(stream, rows[~matched])
 
     def pairs(
         self, stream: Chunks, rows: I64, slots: I32, master: RowSource, loc: I64, matched: Mask
@@ -163,15 +166,12 @@ class Output:
         if len(first):
             first = first[np.unique(slots[first], return_index=True)[1]]
         matched[slots] = True
-        self.counters.rows_matched += len(first)
         if self.how in ("inner", "left") and len(rows):
             yield from self._batches(stream, rows, master, loc, None)
         elif self.how == "semi" and len(first):
             yield from self._batches(stream, rows[np.sort(first)], None, None, None)
 
-    def _pairs(
-        self, master: RowSource, start: I64, count: I32
-    ) -> Iterator[tuple[I64 | I32, I64]]:
+    def _pairs(self, master: RowSource, start: I64, count: I32) -> Iterator[tuple[I64 | I32, I64]]:
         if len(count) == 0 or count.max() <= 1:
             who = np.flatnonzero(start >= 0)
             yield who, start[who] if len(who) < len(start) else start

@@ -28,7 +28,7 @@ class Split:
     """Bytes for each part."""
 
     output: int
-    read: int
+    read: int  # what one read may bring; where the master is mapped it costs nothing
     front: int
     backlog: int
     piece_rows: int
@@ -37,21 +37,32 @@ class Split:
 
 def choose(info: MasterInfo, budget: int) -> str:
     """The rule behind algorithm="auto": the bound if it fits, else by what the master can do."""
-    if _least(info, True, 64) + WholeMaster.least(info.rows, info.bytes) <= budget // 2:
+    whole = WholeMaster.least(info.rows, info.bytes)
+    if _total(info, _least(info, True, 64)) + whole <= budget // 2:
         return "memory"
     return "sweepjoin" if info.indexed else "meshjoin"
 
 
-def _least(info: MasterInfo, mapped: bool, stream_row: int) -> int:
+def _least(info: MasterInfo, mapped: bool, stream_row: int) -> Split:
     """The smallest parts that work: one page read, one row in, one row out."""
     page = info.max_page_bytes + 1024
-    backlog = LEAST_BACKLOG + 8 * stream_row
-    output = LEAST_OUTPUT + page + 8 * stream_row
-    return info.resident_bytes + output + LEAST_INTAKE + backlog + (0 if mapped else 2 * page)
+    return Split(
+        output=LEAST_OUTPUT + page + 8 * stream_row,
+        read=0 if mapped else 2 * page,
+        front=0,
+        backlog=LEAST_BACKLOG + 8 * stream_row,
+        piece_rows=LEAST_INTAKE // INTAKE_BYTES,
+        careful=True,
+    )
+
+
+def _total(info: MasterInfo, split: Split) -> int:
+    parts = split.output + split.read + split.front + split.backlog
+    return info.resident_bytes + parts + split.piece_rows * INTAKE_BYTES
 
 
 def least_memory(
-    algorithm: Algorithm, info: MasterInfo, budget: int, stream: pa.Schema, mapped: bool = True
+    algorithm: Algorithm, info: MasterInfo, budget: int, stream: pa.Schema, mapped: bool
 ) -> None:
     """Refuse what the master cannot do, and a budget that cannot work."""
     if algorithm.needs == "index" and not info.indexed:
@@ -59,7 +70,7 @@ def least_memory(
             f"{algorithm.name} needs an index on {list(info.key)}, which {info.name} has not; use "
             'algorithm="meshjoin", or build a store from it with Store.create'
         )
-    least = _least(info, mapped, row_bytes(stream))
+    least = _total(info, _least(info, mapped, row_bytes(stream)))
     if algorithm.front == "all":
         least += WholeMaster.least(info.rows, info.bytes)
     if budget < least:
@@ -79,29 +90,24 @@ def split_memory(
     mapped: bool,
 ) -> Split:
     least_memory(algorithm, info, budget, stream, mapped)
-    width = row_bytes(stream)
-    page = info.max_page_bytes + 1024
-    free = budget - info.resident_bytes
+    least = _least(info, mapped, row_bytes(stream))
+    extra = budget - _total(info, least)  # beyond what it takes to work at all
     if algorithm.front == "all":
-        free -= WholeMaster.least(info.rows, info.bytes)
-    output = _between(free // 8, LEAST_OUTPUT + page + 8 * width, MOST_OUTPUT)
-    output = min(output, params.output_bytes or output)
-    read = _between(free // 8, 2 * page, MOST_READ)
-    read = max(page, min(read, params.read_bytes or read))
-    intake = _between(free // 32, LEAST_INTAKE, MOST_PIECE_ROWS * INTAKE_BYTES)
-    left = free - output - intake - (0 if mapped else read)
+        extra -= WholeMaster.least(info.rows, info.bytes)
+    output = least.output + min(extra // 8, MOST_OUTPUT)
+    output = min(output, max(least.output, params.output_bytes or output))
+    intake = min(extra // 32, MOST_PIECE_ROWS * INTAKE_BYTES)
+    read = least.read + (0 if mapped else min(extra // 8, MOST_READ))
+    left = extra - (output - least.output) - intake - (read - least.read)
     share = FRONT_SHARE if params.front_share is None else params.front_share
     front = int(share * left) if algorithm.front == "groups" else 0
-    front = max(0, min(front, left - LEAST_BACKLOG - 8 * width))
+    pace = read or max(info.max_page_bytes, min(extra // 8, MOST_READ))
+    rows = least.piece_rows + intake // INTAKE_BYTES
     return Split(
         output=output,
-        read=read,
+        read=min(pace, max(info.max_page_bytes + 1024, params.read_bytes or pace)),
         front=front,
-        backlog=left - front,
-        piece_rows=min(params.piece_rows or MOST_PIECE_ROWS, intake // INTAKE_BYTES),
-        careful=free < (1 << 20),
+        backlog=least.backlog + left - front,
+        piece_rows=max(1, min(params.piece_rows or rows, rows)),
+        careful=extra < (1 << 20),
     )
-
-
-def _between(value: int, low: int, high: int) -> int:
-    return max(low, min(value, high))

@@ -45,12 +45,10 @@ class Records:
 
     # --- adding --------------------------------------------------------------------------------
 
-    def add(
-        self, chunk: int | None, source: Chunks | Records, loc: I64
-    ) -> tuple[int, I64, int]:
+    def add(self, chunk: int | None, source: Chunks | Records, loc: I64) -> tuple[int, I64, int]:
         """Copy rows in, as a new chunk or in place of `chunk`. Returns (chunk, location of every
         row, bytes)."""
-        words, total, data = self._pack(source, loc)
+        words, data = self._pack(source, loc)
         if chunk is None:
             chunk = len(self.base)
             self.base = np.append(self.base, 0)
@@ -58,7 +56,7 @@ class Records:
         self.base[chunk], self.keep[chunk] = data.ctypes.data, data
         return chunk, (np.int64(chunk) << 32) | words, data.nbytes
 
-    def _pack(self, source: Chunks | Records, loc: I64) -> tuple[I64, int, U8]:
+    def _pack(self, source: Chunks | Records, loc: I64) -> tuple[I64, U8]:
         spans = [source.spans(loc, j) for j in self._var]
         ends = np.array([s.ends for s in spans], np.int64).reshape(len(spans), len(loc) + 1)
         address = np.array([s.address for s in spans], np.int64).reshape(len(spans), len(loc))
@@ -74,7 +72,7 @@ class Records:
                 self.has_nulls[j] = True
                 nulls = source.null_bits(loc, j)
                 k.pack_bits(words, data.ctypes.data, nulls.ctypes.data, *self._bit(2 * j))
-        return words, total, data
+        return words, data
 
     def _pack_values(self, j: int, words: I64, data: U8, values: pa.Buffer) -> None:
         column = self.layouts[j]

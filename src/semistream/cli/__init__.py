@@ -136,9 +136,26 @@ def _add_demo(found: Any) -> None:
     add("--products", type=_count, default=1_000_000, metavar="N", help="in the table [1M]")
     add("--batches", type=_count, default=10, metavar="N", help="micro-batches [10]")
     add("--batch-rows", type=_count, default=100_000, metavar="N", help="sales in each [100k]")
-    add("--memory", default="10%", help="per task: 64MB, or a share of the table [10%%]")
-    add("--skew", type=float, default=1.0, help="Zipf exponent of popularity, 0: none [1]")
-    add("--out", type=Path, default=Path("demo-out"), help="folder to write to [demo-out]")
+    add(
+        "--memory",
+        default="10%",
+        metavar="SIZE",
+        help="per task: 64MB, or a share of the table [10%%]",
+    )
+    add(
+        "--skew",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="Zipf exponent of popularity, 0: none [1]",
+    )
+    add(
+        "--out",
+        type=Path,
+        default=Path("demo-out"),
+        metavar="PATH",
+        help="folder to write to [demo-out]",
+    )
     add("--keep", action="store_true", help="also keep Spark's results, checkpoints and counters")
 
 
@@ -151,8 +168,8 @@ def _add_build(found: Any) -> None:
     add = parser.add_argument
     add("input", type=Path, metavar="INPUT", help="Parquet file or folder, Arrow or CSV file")
     add("store", type=Path, metavar="STORE", help="folder to make")
-    add("--key", required=True, help="column to join on; several: a,b")
-    add("--memory", default="1GB", help="rows beyond this are sorted on disk [1GB]")
+    add("--key", required=True, metavar="A,B", help="column to join on, or several")
+    add("--memory", default="1GB", metavar="SIZE", help="rows beyond this are sorted on disk [1GB]")
     add("--page-bytes", default="64KiB", metavar="SIZE", help="size of a page [64KiB]")
 
 
@@ -168,7 +185,13 @@ def _add_enrich(found: Any) -> None:
     add = parser.add_argument
     add("input", type=Path, metavar="IN", help="Parquet file or folder, Arrow or CSV file")
     add("output", type=Path, metavar="OUT", help="file to write: .parquet, .arrow or .feather")
-    add("--master", type=Path, required=True, help="a store, or a Parquet file or folder")
+    add(
+        "--master",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="a store, or a Parquet file or folder",
+    )
     add(
         "--on",
         action="append",
@@ -176,12 +199,13 @@ def _add_enrich(found: Any) -> None:
         metavar="KEY",
         help="column to join on; IN=MASTER if the names differ (cust=customer_id); several: a,b",
     )
-    add("--how", default="inner", help="inner, left, semi or anti [inner]")
+    add("--how", default="inner", metavar="TYPE", help="inner, left, semi or anti [inner]")
     add("--columns", metavar="A,B", help="columns of the master to add [all]")
-    add("--suffix", help="put after master columns whose name IN has too")
+    add("--suffix", metavar="TEXT", help="put after master columns whose name IN has too")
     add(
         "--memory",
         default="64MB",
+        metavar="SIZE",
         help="for the join: 64MB, or 10%% of the master [64MB]",
     )
     add(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,18 @@ class Result:
 def build(args: Namespace) -> Result:
     began = time.monotonic()
     rows = read_rows(args.input)
-    with Progress("written", total=rows.count, show=args.progress) as progress:
+    with (
+        Progress("read", total=rows.count, show=args.progress) as reading,
+        Progress("written", total=rows.count, show=args.progress) as writing,
+    ):
+        batches = _watched(rows.batches, reading)
         store = Store.create(
             args.store,
-            pa.RecordBatchReader.from_batches(rows.schema, rows.batches),
+            pa.RecordBatchReader.from_batches(rows.schema, batches),
             key=names(args.key),
             page_bytes=parse_bytes(args.page_bytes),
             spill_bytes=parse_bytes(args.memory),
-            progress=progress,
+            progress=writing,
         )
     seconds = time.monotonic() - began
     data = {"command": "build", "input": str(args.input), **_described(store)}
@@ -49,6 +54,15 @@ def build(args: Namespace) -> Result:
         f"  pages   {data['pages']:,}, {show_bytes(data['bytes'])}"
     )
     return Result(data, text)
+
+
+def _watched(batches: Iterator[pa.RecordBatch], progress: Progress) -> Iterator[pa.RecordBatch]:
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch)
+        progress(done)
+    progress.close()
 
 
 def enrich(args: Namespace) -> Result:

@@ -191,10 +191,13 @@ def _make_data(report: Report, view: View) -> None:
 def _build(spark: SparkSession, report: Report, view: View) -> None:
     from ..spark import build_store
 
+    def written(count: int, seconds: float) -> None:
+        view.note(f"{show_bytes(count)} written, {seconds:.0f} s")
+
     began = time.monotonic()
     with view.step("3. Building the store: the products sorted by key, in pages"):
         products = spark.read.parquet(str(report.place("products.parquet")))
-        store = build_store(products, report.place("products"), key=KEY)
+        store = build_store(products, report.place("products"), key=KEY, progress=written)
         info = store.describe()
         report.rows, report.pages, report.bytes = info.rows, info.pages, info.bytes
         store.close()

@@ -26,7 +26,8 @@ POLL_SECONDS = 0.2
 # What a plan does for every micro-batch.
 BROADCAST_BATCH = "broadcasts the batch and scans the whole table"
 BROADCAST_TABLE = "reads and broadcasts the whole table"
-SHUFFLE = "reads, shuffles and sorts the whole table"
+SHUFFLE = "reads and shuffles the whole table"
+SORT = "reads, shuffles and sorts the whole table"
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _join_used(query: StreamingQuery) -> str:
     if "MapInArrow" in plan:
         return "one Python stage, no shuffle"
     if "Exchange hashpartitioning" in plan:
-        return SHUFFLE
+        return SORT if "SortMergeJoin" in plan else SHUFFLE
     broadcast = re.search(r"BroadcastHashJoin .*Build(Left|Right)", plan)
     if broadcast:
         return BROADCAST_BATCH if broadcast[1] == "Left" else BROADCAST_TABLE

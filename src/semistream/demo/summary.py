@@ -94,7 +94,7 @@ def _table(report: Report) -> Iterator[str]:
     runs = [report.outcomes[c.name] for c in report.contenders]
     prints = [report.prints[c.name] for c in report.contenders]
     batch = report.options.batch_rows
-    heads = ["semistream", "Spark's join", "as for Kafka *"]
+    heads = ["semistream", "Spark's join", "Kafka plan *"]
     yield _line("", heads[: len(runs)])
     yield _line("time per micro-batch (median)", [f"{r.median:.2f} s" for r in runs])
     yield _line("sales joined per second", [f"{batch / r.median:,.0f}" for r in runs])

@@ -27,6 +27,9 @@ class View:
     def say(self, text: str = "") -> None:
         print(text, file=self.out, flush=True)
 
+    def note(self, text: str) -> None:
+        """How far a step is: shown only where it can be rubbed out again."""
+
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
         began = time.monotonic()
@@ -64,6 +67,19 @@ class QueryView:
 
 class RichView(View):
     """The same with a live panel per query."""
+
+    _noted = False
+
+    def note(self, text: str) -> None:
+        self.out.write(f"\r\x1b[K   {text}")
+        self.out.flush()
+        self._noted = True
+
+    def say(self, text: str = "") -> None:
+        if self._noted:
+            self.out.write("\r\x1b[K")
+            self._noted = False
+        super().say(text)
 
     @contextmanager
     def query(self, title: str, batches: int) -> Iterator[Any]:

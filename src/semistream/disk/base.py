@@ -62,4 +62,6 @@ class DiskPhase(ABC):
     def state(self) -> dict[str, Any]:
         return {}
 
-    def restore(self, state: dict[str, Any], slots: I32, ages: I64) -> None: ...
+    def restore(self, state: dict[str, Any], slots: I32, ages: I64) -> None:
+        """Waiting rows were put back; here is what `state` and `ages` said."""
+        return

@@ -107,8 +107,8 @@ class Scan(DiskPhase):
         backlog = self.parts.backlog
         while self._queue and self._seen - self._queue[0][1] >= self._pages:
             slots, _ = self._queue[0]
-            lone = slots[~backlog.matched[slots]]
-            yield from self.parts.output.unmatched(backlog.chunks, backlog.loc[lone])
+            matched = backlog.matched[slots]
+            yield from self.parts.output.leave(backlog.chunks, backlog.loc[slots], matched)
             self._queue.popleft()
             backlog.remove(slots)
 

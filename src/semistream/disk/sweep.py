@@ -4,8 +4,8 @@
                                                              │ adjacent reads merged
     output <── gather rows <── merge search in the pages <───┘
 
-When most pages are needed this is a sequential scan, when few are it is an index join whose reads are
-shared and in order. Where the master is mapped, all pages are one block and nothing is copied.
+When most pages are needed this is a sequential scan, when few are it is an index join whose reads
+are shared and in order. Where the master is mapped, all pages are one block and nothing is copied.
 Otherwise blocks are read one after another; a key whose rows go on into the next block remembers
 where it stopped (`resume`), so a failed read loses nothing and repeats nothing.
 """
@@ -128,7 +128,7 @@ class Sweep(DiskPhase):
         true_high: I32 | None = None,
         true_low: I32 | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Answer rows from one block of pages [first, end). `low` and `high` count within the block,
+        """Answer rows from one block of pages [first, end). `low` and `high` count in the block,
         the `true_` ones in the master, where a row's range may be longer than the block."""
         backlog, output = self.parts.backlog, self.parts.output
         start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
@@ -167,6 +167,4 @@ class Sweep(DiskPhase):
         if whole is not None and not whole.all():
             keep = whole[heads]
             heads, uses = heads[keep], uses[keep]
-        self.parts.front.offer(
-            codes[heads], uses, start[heads], count[heads], pages.columns
-        )
+        self.parts.front.offer(codes[heads], uses, start[heads], count[heads], pages.columns)

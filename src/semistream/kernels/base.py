@@ -55,7 +55,7 @@ def jit(function: F) -> F:
 
 
 def _loader(numba_type: Any) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def load(typing_context: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             llvm_type = context.get_data_type(numba_type)
@@ -70,7 +70,7 @@ def _loader(numba_type: Any) -> Any:
 
 
 def _storer(numba_type: Any) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def store(typing_context: Any, address: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             llvm_type = context.get_data_type(numba_type)
@@ -83,7 +83,7 @@ def _storer(numba_type: Any) -> Any:
     return store
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(typing_context: Any, address: Any) -> Any:
     """Ask the CPU to bring the cache line at `address`; harmless wherever it points."""
 

@@ -66,19 +66,15 @@ def gather_fixed(
 
 
 @jit
-def gather_bits(
-    loc: I64, base: I64, offsets: I64, j: int, bit: I64, absent: int, out: U8
-) -> int:
-    """Bits of buffer `j`, starting at bit `bit[c]`; `absent` is the value where a chunk has no
-    such buffer. Returns how many zeros were written."""
+def gather_bits(loc: I64, base: I64, offsets: I64, j: int, absent: int, out: U8) -> int:
+    """Bits of buffer `j`; `absent` is the value where a chunk has no such buffer. Returns how many
+    zeros were written."""
     zeros = 0
     for i in range(len(loc)):
-        at = loc[i]
-        c = at >> 32
+        c, row = loc[i] >> 32, loc[i] & ROW
         value = absent
         if offsets[c, j] >= 0:
-            position = bit[c] + (at & ROW)
-            value = (load_u8(base[c] + offsets[c, j] + (position >> 3)) >> (position & 7)) & 1
+            value = (load_u8(base[c] + offsets[c, j] + (row >> 3)) >> (row & 7)) & 1
         if value:
             out[i >> 3] |= 1 << (i & 7)
         else:

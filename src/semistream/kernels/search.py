@@ -133,7 +133,7 @@ def match_sorted(
     start: I64,
     count: I32,
 ) -> None:
-    """Find each of the sorted `codes` in the sorted pages [low, high); `address` and `rows` give the
+    """Find each of the sorted `codes` in sorted pages [low, high); `address` and `rows` give the
     code column of every page. Writes the first match's location (-1: none) and the number of
     matching rows, which may run on over several pages."""
     for i in range(len(codes)):

@@ -37,7 +37,14 @@ def _find(code: int, slots: I64, bits: int) -> int:
 
 @jit
 def put(
-    codes: I64, start: I64, counts: I32, uses: U32, slots: I64, bits: int, count: I32, frequency: U32
+    codes: I64,
+    start: I64,
+    counts: I32,
+    uses: U32,
+    slots: I64,
+    bits: int,
+    count: I32,
+    frequency: U32,
 ) -> int:
     """Insert groups, or move them where they are there already; returns how many were new."""
     new = 0

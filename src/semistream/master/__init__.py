@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from .parquet import ParquetMaster
 from .store import Store
 from .store_format import versions
 
-Source = Master | pa.Table | pa.RecordBatch | str | os.PathLike[str]
+Source: TypeAlias = "Master | pa.Table | pa.RecordBatch | str | os.PathLike[str]"
 __all__ = ["Master", "MasterInfo", "Pages", "Source", "Store", "from_locator", "open_master"]
 
 

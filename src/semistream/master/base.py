@@ -76,6 +76,7 @@ class Master(ABC):
     first: I64
     last: I64
     traffic: Traffic
+    mapped: bool = False  # True: `view` gives the whole master without allocating anything
     block_pages: int | None = None  # the most pages one block may have, where pages may overlap
 
     @abstractmethod
@@ -95,6 +96,7 @@ class Master(ABC):
 
     def touch(self, wanted: NDArray[np.bool_]) -> None:
         """Pages of `view` are about to be used: check them, count them."""
+        return
 
     def seek(self, codes: I64) -> tuple[I32, I32]:
         """For sorted codes, the pages [low, high) that can hold each."""
@@ -126,9 +128,7 @@ class Master(ABC):
 
     def table(self, pages: Pages) -> pa.Table:
         """Pages as a table, for looking at and for tests."""
-        loc = [
-            (np.int64(c) << 32) | np.arange(n, dtype=np.int64) for c, n in enumerate(pages.rows)
-        ]
+        loc = [(np.int64(c) << 32) | np.arange(n, dtype=np.int64) for c, n in enumerate(pages.rows)]
         rows = pages.columns.gather(np.concatenate(loc) if loc else np.zeros(0, np.int64))
         return pa.Table.from_arrays(rows, schema=pages.columns.schema)
 
@@ -156,6 +156,7 @@ class Master(ABC):
 
     def close(self) -> None:
         """Let go of files and memory."""
+        return
 
     def _no_index(self, what: str) -> MasterError:
         info = self.describe()

@@ -21,6 +21,7 @@ PAGE_ROWS = 1024
 class MemoryMaster(Master):
     """Sorted pages of an Arrow table. The table is the caller's memory, not the join's."""
 
+    mapped = True
 
     def __init__(
         self, table: pa.Table, key: str | Sequence[str], page_rows: int = PAGE_ROWS

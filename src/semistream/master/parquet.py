@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ class ParquetMaster(Master):
     def _set_index(self) -> None:
         bounds = [g.bounds for g in self._groups]
         known = [b for b in bounds if b is not None]
-        in_order = all(a[1] <= b[0] for a, b in zip(known, known[1:], strict=False))
+        in_order = all(a[1] <= b[0] for a, b in pairwise(known))
         self._indexed = bool(known) and len(known) == len(bounds) and in_order
         if self._indexed:
             ranges = [g.bounds or (0, 0) for g, _ in self._pages]
@@ -131,7 +132,7 @@ class ParquetMaster(Master):
 
     def _open(self, number: int, needed: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         group, at = self._pages[number]
-        rows = _read(group.file).iter_batches(
+        rows: Iterator[pa.RecordBatch] = _read(group.file).iter_batches(
             self._page_rows, row_groups=[group.number], columns=list(needed), use_threads=False
         )
         for _ in range(at // self._page_rows):

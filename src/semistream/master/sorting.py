@@ -25,10 +25,12 @@ class SortedRun:
 
 
 class Sorter:
-    """Sorts any number of rows by code in bounded memory: sorted runs are spilled as Arrow files and
-    mapped; each output piece is a range of codes, gathered from all runs at once."""
+    """Sorts any number of rows by code in bounded memory: sorted runs are spilled as Arrow files
+    and mapped; each output piece is a range of codes, gathered from all runs at once."""
 
-    def __init__(self, schema: pa.Schema, key: Sequence[str], spill_bytes: int, scratch: Path) -> None:
+    def __init__(
+        self, schema: pa.Schema, key: Sequence[str], spill_bytes: int, scratch: Path
+    ) -> None:
         self._schema, self._key, self._spill_bytes = schema, key, spill_bytes
         self._scratch = scratch
         self._folder: Path | None = None

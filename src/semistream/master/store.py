@@ -7,10 +7,9 @@ merged and several reads in flight.
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,11 @@ from ..errors import DamagedError, SpecError, StoreError
 from ..keys import codes_of
 from . import store_format as fmt
 from .base import Master, MasterInfo, Pages, Traffic
+from .store_files import Rows, StoreFile, as_batches
 from .store_write import PAGE_BYTES, Design, Progress, design, frame_crc, write_run
 
 I64 = NDArray[np.int64]
 IN_FLIGHT = 8
-Rows = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]
 
 
 class Store(Master):
@@ -41,7 +40,7 @@ class Store(Master):
         self._run = manifest.runs[0]
         self._design = Design(manifest.schema, tuple(manifest.key))
         self._layouts = layouts(self._design.stored)
-        self._files = [_File(root / fmt.DATA / s.name, s.bytes, io) for s in self._run.shards]
+        self._files = [StoreFile(root / fmt.DATA / s.name, s.bytes, io) for s in self._run.shards]
         self._load_index()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
@@ -64,7 +63,7 @@ class Store(Master):
         root = Path(path)
         if fmt.versions(root):
             raise StoreError(f"{root} is a store already; choose another path or delete it first")
-        schema, batches = _as_batches(data)
+        schema, batches = as_batches(data)
         plan = design(schema, key, page_bytes)
         run = write_run(root, plan, batches, spill_bytes, progress)
         fmt.publish(root, plan.manifest(1, [run]))
@@ -111,7 +110,7 @@ class Store(Master):
 
     def _load_index(self) -> None:
         run, path = self._run, self.root / fmt.DATA / f"{self._run.id}.index"
-        index = _File(path, run.index_bytes, "map")
+        index = StoreFile(path, run.index_bytes, "map")
         if fmt.crc(index.buffer) != run.index_crc:
             raise DamagedError(f"{path} is damaged: its checksum is wrong; rebuild the store")
         table = pa.ipc.open_file(index.buffer).read_all()
@@ -131,7 +130,6 @@ class Store(Master):
         if self.mapped:
             start = np.array([f.address for f in self._files] or [0], np.int64)
             self._base = start[self._shard] + self._offset
-        self._bit = np.zeros(run.pages, np.int64)
         self._info = MasterInfo(
             schema=self.manifest.schema,
             key=tuple(self.manifest.key),
@@ -143,7 +141,7 @@ class Store(Master):
             unique=run.unique,
             version=self.version,
             name=str(self.root),
-            resident_bytes=self._verified.nbytes + self._base.nbytes + self._bit.nbytes,
+            resident_bytes=self._verified.nbytes + self._base.nbytes,
         )
 
     # --- reading -------------------------------------------------------------------------------
@@ -160,7 +158,7 @@ class Store(Master):
         for page in np.flatnonzero(wanted & ~self._verified[: len(wanted)]):
             file = self._files[self._shard[page]]
             part = file.buffer.slice(int(self._offset[page]), int(self._length[page]))
-            self._check(page, part)
+            self._check(int(page), part)
             self._verified[page] = True
 
     def _check(self, page: int, part: pa.Buffer) -> None:
@@ -186,7 +184,7 @@ class Store(Master):
 
     def _mapped_pages(self, start: int, stop: int, columns: Sequence[str]) -> Pages:
         part = slice(start, stop)
-        chunks = self._chunks(columns, self._base[part], self._buffers[part], self._bit[part])
+        chunks = self._chunks(columns, self._base[part], self._buffers[part])
         chunks.rows = self._rows[part]
         chunks.array = lambda c, j: self._batch(start + c).column(columns[j])
         return Pages(
@@ -222,7 +220,7 @@ class Store(Master):
         self.traffic.pages += len(numbers)
         self.traffic.bytes += int(length.sum())
         base, buffers = arena.address + place, self._buffers[numbers]
-        chunks = self._chunks(columns, base, buffers, np.zeros(len(numbers), np.int64))
+        chunks = self._chunks(columns, base, buffers)
         chunks.rows = self._rows[numbers]
 
         def array(c: int, j: int) -> pa.Array:
@@ -257,13 +255,13 @@ class Store(Master):
         part = file.buffer.slice(int(self._offset[page]), int(self._length[page]))
         return pa.ipc.read_record_batch(part, self._design.stored)
 
-    def _chunks(self, columns: Sequence[str], base: I64, buffers: I64, bit: I64) -> Chunks:
+    def _chunks(self, columns: Sequence[str], base: I64, buffers: I64) -> Chunks:
         self.check_columns(columns)
         schema = self.manifest.schema
         chosen = [schema.get_field_index(name) for name in columns]
         layout = [self._layouts[j] for j in chosen]
         chunks = Chunks(pa.schema([schema.field(j) for j in chosen]), layout)
-        chunks.base, chunks.offsets, chunks.bit = base, buffers, bit
+        chunks.base, chunks.offsets = base, buffers
         chunks.has_nulls = [_nullable(c, buffers) for c in layout]
         return chunks
 
@@ -274,9 +272,11 @@ class Store(Master):
 
     def _valid(self, start: int, stop: int) -> list[NDArray[np.bool_] | None]:
         keyed = len(self.first)
-        return [
-            None if p < keyed else np.zeros(self._rows[p], np.bool_) for p in range(start, stop)
-        ] if stop > keyed else [None] * (stop - start)
+        return (
+            [None if p < keyed else np.zeros(self._rows[p], np.bool_) for p in range(start, stop)]
+            if stop > keyed
+            else [None] * (stop - start)
+        )
 
     # --- checking ------------------------------------------------------------------------------
 
@@ -284,8 +284,8 @@ class Store(Master):
         """Check every byte of every file, and that rows lie in code order under their codes.
         Returns the number of pages; raises DamagedError at the first fault."""
         for i, (shard, file) in enumerate(zip(self._run.shards, self._files, strict=True)):
-            pages = np.sort(np.flatnonzero(self._shard == i))
-            order = pages[np.argsort(self._offset[pages])]
+            mine = np.flatnonzero(self._shard == i)
+            order = mine[np.argsort(self._offset[mine])]
             if frame_crc(file.path, self._index.take(pa.array(order))) != shard.frame_crc:
                 raise DamagedError(f"{file.path} is damaged outside its pages; rebuild the store")
         last: int | None = None
@@ -308,42 +308,6 @@ class Store(Master):
         return int(codes[-1])
 
 
-class _File:
-    """A local file of known size, mapped or read by position."""
-
-    def __init__(self, path: Path, size: int, io: str) -> None:
-        self.path, self._size = path, size
-        try:
-            self._handle = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise DamagedError(f"{path} cannot be opened: {error.strerror}") from error
-        found = os.fstat(self._handle).st_size
-        if found != size:
-            os.close(self._handle)
-            raise DamagedError(f"{path} has {found} bytes instead of {size}; restore the file")
-        self._map: mmap.mmap | None = None
-        if io == "map":
-            self._map = mmap.mmap(self._handle, size, prot=mmap.PROT_READ)
-            self.buffer = pa.py_buffer(self._map)
-            self.address = self.buffer.address
-
-    def read_into(self, offset: int, target: memoryview) -> None:
-        done = 0
-        while done < len(target):
-            try:
-                count = os.preadv(self._handle, [target[done:]], offset + done)
-            except OSError as error:
-                raise StoreError(f"reading {self.path} failed: {error.strerror}") from error
-            if count == 0:
-                raise DamagedError(f"{self.path} ends at byte {offset + done}; restore the file")
-            done += count
-
-    def close(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-
-
 def _nullable(column: Layout, buffers: I64) -> bool:
     if column.kind in ("other", "null"):
         return True
@@ -357,26 +321,3 @@ def _chunk(column: pa.ChunkedArray) -> pa.Array:
 def _numpy(column: pa.Array | pa.ChunkedArray) -> I64:
     array = _chunk(column) if isinstance(column, pa.ChunkedArray) else column
     return np.asarray(array.to_numpy(zero_copy_only=False), np.int64)
-
-
-def _as_batches(data: Rows) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    """Schema and batches of anything that holds rows."""
-    if isinstance(data, pa.RecordBatch):
-        return data.schema, [data]
-    if isinstance(data, pa.Table):
-        return data.schema, data.to_batches()
-    if isinstance(data, pa.RecordBatchReader):
-        return data.schema, data
-    batches = iter(data)
-    first = next(batches, None)
-    if not isinstance(first, pa.RecordBatch):
-        raise SpecError(
-            "data must be a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of at "
-            f"least one RecordBatch, not {type(data).__name__} of {type(first).__name__}"
-        )
-
-    def rest() -> Iterable[pa.RecordBatch]:
-        yield first
-        yield from batches
-
-    return first.schema, rest()

@@ -107,9 +107,7 @@ def parse_manifest(path: Path) -> Manifest:
                 f"{path} has runs of kind {sorted(unknown)}, unknown to this release: upgrade it"
             )
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
-        return Manifest(
-            body["version"], schema, body["key"], body["code"], body["hash"], runs
-        )
+        return Manifest(body["version"], schema, body["key"], body["code"], body["hash"], runs)
     except FileNotFoundError:
         raise StoreError(f"{path} is not there: no such version of the store") from None
     except (ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:

@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,7 @@ class ShardWriter:
             codes = np.concatenate([before, codes])
             batch = pa.concat_batches([rows, batch])
         cuts = self._cut(batch)
-        for a, b in zip(cuts[:-2], cuts[1:-1], strict=True):
+        for a, b in pairwise(cuts[:-1]):
             self._page(codes[a:b], batch.slice(a, b - a))
         a = cuts[-2]
         self._carry = codes[a:], batch.slice(a)
@@ -120,7 +121,7 @@ class ShardWriter:
         many pages."""
         self._flush()
         cuts = self._cut(batch)
-        for a, b in zip(cuts[:-1], cuts[1:], strict=True):
+        for a, b in pairwise(cuts):
             rows = batch.slice(a, b - a)
             self._page(np.zeros(len(rows), np.int64), rows)
         return len(cuts) - 1

@@ -165,5 +165,9 @@ class _Watch:
 
 
 def _print_line(count: int, seconds: float) -> None:
-    print(f"\r  building the store: {count / 1e6:8.1f} MB written, {seconds:4.0f} s",
-          end="", file=sys.stderr, flush=True)
+    print(
+        f"\r  building the store: {count / 1e6:8.1f} MB written, {seconds:4.0f} s",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -1,7 +1,8 @@
 """enrich: join a DataFrame, streaming or not, with a master table in one narrow stage.
 
-One `mapInArrow`: no shuffle, no state, no foreachBatch. So any sink works, and Spark's own checkpoint
-gives exactly-once. Inside each Python worker the join stays warm from one micro-batch to the next:
+One `mapInArrow`: no shuffle, no state, no foreachBatch. So any sink works, and Spark's own
+checkpoint gives exactly-once. Inside each Python worker the join stays warm from one
+micro-batch to the next:
 what it has cached changes speed only, so a task that is retried gives the same answer.
 """
 
@@ -67,4 +68,3 @@ def enrich(
         casts={f.name: f.type for f, g in zip(arrow, joined, strict=True) if f.type != g.type},
     )
     return df.mapInArrow(task, out)
-
