@@ -101,14 +101,17 @@ class Datasets:
 
 
 def _master_note(rows: int) -> dict[str, object]:
-    return {"rows": rows, "schema": _MASTER_DDL, "timestamps": "micros"}
+    return {"rows": rows, "schema": _MASTER_DDL, "files": _master_files(rows)}
+
+
+def _master_files(rows: int) -> int:
+    """About 70 MB each, so that Spark scans one per task; an even number, so both cores end together."""
+    return max(4, 2 * round(rows / 2_500_000))
 
 
 def write_master(spark: SparkSession, rows: int, folder: Path) -> None:
     """Make the master in Spark tasks, so that its size is bounded by the disk alone."""
-    # Files of about 60 MB: large enough to scan well, and always several per core.
-    files = max(4, rows // 1_000_000)
-    frame = spark.range(0, rows, 1, files).mapInArrow(_products, _MASTER_DDL)
+    frame = spark.range(0, rows, 1, _master_files(rows)).mapInArrow(_products, _MASTER_DDL)
     frame.write.mode("overwrite").parquet(str(folder))
 
 

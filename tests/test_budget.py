@@ -158,16 +158,15 @@ def test_a_stream_row_wider_than_the_budget_is_refused_and_loses_nothing(algorit
 @pytest.mark.parametrize("kind", ["map", "pread"])
 def test_five_hundred_columns(kind, algorithm, tmp_path) -> None:
     """Many columns of few bytes: what is small per column is not small in sum."""
-    rows = 60
+    rows = 24
     columns = {"id": pa.array(range(rows))}
     for i in range(500):
         columns[f"c{i}"] = pa.array([None if j % 9 == 0 else f"{i}-{j}" for j in range(rows)])
     table = pa.table(columns)
-    stream = table.rename_columns(["id", *[f"s{i}" for i in range(500)]]).slice(0, 30)
-    stream = pa.concat_tables([stream] * 3)
+    stream = table.rename_columns(["id", *[f"s{i}" for i in range(500)]])
     master = build(kind, table, "id", tmp_path)
     least = least_memory(master, algorithm, stream, on="id")
-    for times in (1.0, 1.5, 6.0):
+    for times in (1.0, 4.0):
         check_join(
             master, stream, on="id", algorithm=algorithm, memory=int(least * times), table=table
         )
@@ -231,4 +230,5 @@ def test_auto_takes_the_bound_only_where_it_fits(table, tmp_path) -> None:
     assert ss.SemiStreamJoin(table, "id", memory="64MB").algorithm.name == "memory"
     assert ss.SemiStreamJoin(big, "id", memory="1MB").algorithm.name == "sweepjoin"
     unsorted = build("unsorted", big, "id", tmp_path)
-    assert ss.SemiStreamJoin(unsorted, "id", memory="5MB").algorithm.name == "meshjoin"
+    least = least_memory(unsorted, "meshjoin", big, on="id", how="semi")
+    assert ss.SemiStreamJoin(unsorted, "id", memory=least).algorithm.name == "meshjoin"

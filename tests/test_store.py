@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 from pathlib import Path
 
@@ -252,6 +253,26 @@ def test_a_newer_format_is_refused_politely(tmp_path) -> None:
     with pytest.raises(ss.StoreError, match=r"format 2.*reads format 1.*upgrade") as caught:
         ss.Store.open(tmp_path / "s")
     assert not isinstance(caught.value, ss.DamagedError)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts file handles in /proc")
+def test_handles_are_given_back(tmp_path) -> None:
+    """Also by an `open` that fails: a worker may try again for days."""
+    ss.Store.create(tmp_path / "s", TABLE, "id").close()
+
+    def handles() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = handles()
+    for io in ("map", "pread") * 10:
+        ss.Store.open(tmp_path / "s", io=io).close()
+    assert handles() <= before + 1
+    index = next((tmp_path / "s").rglob("*.index"))
+    index.write_bytes(bytes(index.stat().st_size))
+    for _ in range(20):
+        with pytest.raises(ss.DamagedError):
+            ss.Store.open(tmp_path / "s")
+    assert handles() <= before + 1
 
 
 # --- a stranger's view ---------------------------------------------------------------------------

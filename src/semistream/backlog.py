@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks
+from .columns import Chunks, row_bytes
 from .kernels import multimap
 from .memory import Ledger
 
@@ -25,11 +25,13 @@ CHUNK_BYTES = 512  # what a chunk costs besides its rows
 
 class Backlog:
     def __init__(
-        self, schema: pa.Schema, limit: int, row_bytes: int, linked: bool, ledger: Ledger
+        self, schema: pa.Schema, limit: int, widest: int, linked: bool, ledger: Ledger
     ) -> None:
+        """`limit` bytes in all; a row of `widest` bytes must find room in an empty backlog."""
         self.limit, self._ledger = limit, ledger
         self._per_row = SLOT_BYTES + (LINK_BYTES if linked else WORK_BYTES)
-        self.capacity = max(1, limit // (self._per_row + row_bytes))
+        left = limit - 2 * widest - 2 * CHUNK_BYTES
+        self.capacity = max(1, left // (self._per_row + row_bytes(schema)))
         self.chunks = Chunks(schema)
         self.codes: I64 = np.empty(self.capacity, np.int64)
         self.loc: I64 = np.empty(self.capacity, np.int64)

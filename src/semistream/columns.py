@@ -250,12 +250,12 @@ class Chunks:
         for c in np.unique(chunk):
             mask = chunk == c
             rows = loc[mask] & k.ROW
-            parts.append(self.array(int(c), j).take(pa.array(rows)))
+            parts.append(_taken(self.array(int(c), j), rows))
             where[mask] = at + np.arange(len(rows))
             at += len(rows)
         if not parts:
             return pa.array([], self.layouts[j].type)
-        return pa.concat_arrays(parts).take(pa.array(where))
+        return _taken(pa.concat_arrays(parts), where)
 
     def measure(self, loc: I64, columns: Sequence[int] | None = None) -> tuple[int, Sizes]:
         """Bytes of a row's fixed part, and where the values of varying width are."""
@@ -326,6 +326,14 @@ def group_rows(source: Any, start: I64, count: I32) -> I64:
     who, loc = np.empty(total, np.int32), np.empty(total, np.int64)
     source.pairs(start, count, 0, 0, who, loc)
     return loc
+
+
+def _taken(array: pa.Array, rows: I64) -> pa.Array:
+    """take, also for the view types, for which pyarrow has no such kernel."""
+    t = array.type
+    if pa.types.is_string_view(t) or pa.types.is_binary_view(t):
+        return array.cast(plain_type(t)).take(pa.array(rows)).cast(t)
+    return array.take(pa.array(rows))
 
 
 def plain(array: pa.Array) -> pa.Array:

@@ -21,20 +21,21 @@ from numpy.typing import NDArray
 from .backlog import Backlog
 from .columns import Chunks, row_bytes
 from .disk import PHASES, DiskPhase, Parts
-from .errors import BudgetError, SpecError, StateError
+from .errors import SpecError, StateError
 from .front import Front, KeyGroups, WholeMaster
 from .keys import KeyCoder, key_coder, pair_names
 from .master import Master, Source, open_master
 from .master.sorting import Sorter
 from .memory import Ledger, parse_bytes
-from .output import Output, Shape, output_shape
-from .plan import Split, choose, least_memory, split_memory
+from .output import Counters, Output, Shape, output_shape
+from .plan import STREAM_ROW, Split, choose, least_memory, split_memory
 from .snapshot import load, save
 from .spec import JoinSpec, Params, algorithm_named, column_names, join_type
 
 I64 = NDArray[np.int64]
 On = str | Sequence[str] | Mapping[str, str]
 INTAKE_BYTES = 64  # per stream row on its way through the front stage
+ROOM_BYTES = 1024  # kept free beside the rows of a chunk
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class SemiStreamJoin:
         self.budget = parse_bytes(memory, info.bytes)
         name = choose(info, self.budget) if algorithm == "auto" else algorithm
         self.algorithm = algorithm_named(name)
-        least_memory(self.algorithm, info, self.budget, pa.schema([]), self.master.mapped)
+        least_memory(self.algorithm, info, self.budget, STREAM_ROW, self.master.mapped)
         self._ledger = Ledger(self.budget)
         self._phase: DiskPhase | None = None
         self._front: Front
@@ -208,12 +209,17 @@ class SemiStreamJoin:
         self._pending = work
 
         def rest(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+            yield first
+            del first
             try:
-                yield first
-                del first
-                yield from work
-            finally:
+                for out in work:  # noqa: UP028 - `yield from` would close `work` with this
+                    yield out
+            except GeneratorExit:
+                raise  # given up half way: rows of it are still to come, so the next call refuses
+            except BaseException:
                 self._pending = None
+                raise
+            self._pending = None
 
         return rest(first)
 
@@ -224,7 +230,7 @@ class SemiStreamJoin:
             batch = self._input[0]
             taken = self._piece(batch)
             if taken == 0:
-                yield from self._one_step()
+                yield from self._make_room(batch)
                 continue
             rest = batch.slice(taken)
             if len(rest):
@@ -236,27 +242,27 @@ class SemiStreamJoin:
             yield from self._drain()
 
     def _piece(self, batch: pa.RecordBatch) -> int:
-        """How many rows of the batch can be taken in now, all being misses; 0: step first."""
+        """How many rows of the batch can be taken in now, all being misses; 0: make room first."""
         most = min(len(batch), self._split.piece_rows)
         if self._phase is None or len(batch) == 0:
             return max(1, most)
-        backlog = self._phase.parts.backlog
         most = min(most, self._phase.room())
         if most <= 0:
             return 0
-        size = batch.nbytes * most // len(batch) + 1024
-        if size <= backlog.free_bytes and not self._split.careful:
+        free = self._phase.parts.backlog.free_bytes - ROOM_BYTES
+        if batch.slice(0, most).nbytes <= free:
             return most
         ends = Chunks.of(batch.slice(0, most)).widths(np.arange(most, dtype=np.int64))
-        fit = int(np.searchsorted(ends, backlog.free_bytes - 1024, "right")) - 1
-        if fit <= 0 and len(backlog) == 0:
-            need = int(ends[1]) + 1024 + self.budget
-            raise BudgetError(
-                f"a stream row of {int(ends[1])} bytes does not fit into the "
-                f"{backlog.limit} bytes for waiting rows; give memory={4 * need}",
-                4 * need,
-            )
-        return max(0, fit)
+        return max(0, int(np.searchsorted(ends, free, "right")) - 1)
+
+    def _make_room(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Answer waiting rows; if there are none, the next row is wider than was planned for."""
+        assert self._phase is not None
+        if len(self._phase.parts.backlog) or self._phase.room() <= 0:
+            yield from self._one_step()
+        else:
+            assert self._schema is not None
+            self._begin(self._schema, batch.slice(0, 1).nbytes + ROOM_BYTES)
 
     def _take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Front stage: answer what it can, let the rest wait."""
@@ -344,33 +350,34 @@ class SemiStreamJoin:
     def check(self, schema: pa.Schema) -> pa.Schema:
         """The output's columns for a stream with these columns. Raises what `push` would raise for
         names, types and budget, and allocates nothing."""
-        return self._design(schema)[1].schema
+        return self._design(schema, STREAM_ROW)[1].schema
 
-    def _design(self, schema: pa.Schema) -> tuple[KeyCoder, Shape, Split]:
+    def _design(self, schema: pa.Schema, widest: int) -> tuple[KeyCoder, Shape, Split]:
         info = self.master.describe()
         coder = key_coder(dict(self.spec.on), schema, info.schema)
         shape = output_shape(self.spec, schema, info, coder)
-        mapped = self.master.view(shape.master) is not None
-        split = split_memory(self.algorithm, info, self.budget, shape.extended, self.params, mapped)
+        widest = max(widest, row_bytes(shape.extended))
+        split = split_memory(
+            self.algorithm, info, self.budget, widest, self.params, self.master.mapped
+        )
         return coder, shape, split
 
-    def _begin(self, schema: pa.Schema) -> None:
-        """The stream's columns are known: check the question, divide memory, build the parts."""
+    def _begin(self, schema: pa.Schema, widest: int = STREAM_ROW) -> None:
+        """The stream's columns are known: check the question, divide memory, build the parts. Again
+        when a row comes that is wider than `widest` bytes."""
         info = self.master.describe()
-        coder, shape, split = self._design(schema)
+        coder, shape, split = self._design(schema, widest)
         ledger = self._ledger
+        for part in ("front", "backlog"):
+            ledger.set(part, 0)
         ledger.set("index", info.resident_bytes)
-        output = Output(shape, self.spec.how, coder, split.output, ledger)
+        counters = self._output.counters if self._schema is not None else Counters()
+        output = Output(shape, self.spec.how, coder, split.output, ledger, counters)
         front_schema = pa.schema([info.schema.field(n) for n in shape.master])
         self._front = self._make_front(front_schema, split)
         if self.algorithm.disk != "none":
-            backlog = Backlog(
-                shape.extended,
-                split.backlog,
-                row_bytes(shape.extended),
-                self.algorithm.disk == "scan",
-                ledger,
-            )
+            linked = self.algorithm.disk == "scan"
+            backlog = Backlog(shape.extended, split.backlog, widest, linked, ledger)
             parts = Parts(self.master, self._front, backlog, output, ledger, split.read)
             self._phase = PHASES[self.algorithm.disk](parts)
         self._coder, self._output, self._split, self._schema = coder, output, split, schema

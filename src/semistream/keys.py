@@ -298,10 +298,10 @@ def key_coder(
 
 def _check_pair(stream: str, a: pa.DataType, master: str, b: pa.DataType) -> None:
     kinds = {family(a), family(b)}
-    if kinds == {"decimal"} and a.precision + max(a.scale, b.scale) - a.scale > 76:
+    if "decimal" in kinds and kinds <= {"integer", "decimal"} and _digits(a, b) > 76:
         raise KeyTypeError(
             f"stream column {stream!r} is {a} and master column {master!r} is {b}: comparing them "
-            "takes more than 76 digits; cast the stream column to fewer digits first"
+            "takes more than 76 digits; cast one of them to fewer digits first"
         )
     if len(kinds) == 1 or kinds == {"integer", "decimal"}:
         return
@@ -309,3 +309,16 @@ def _check_pair(stream: str, a: pa.DataType, master: str, b: pa.DataType) -> Non
         f"stream column {stream!r} is {a} and master column {master!r} is {b}: these types are "
         "never equal; cast one side to the other's type first"
     )
+
+
+def _digits(stream: pa.DataType, master: pa.DataType) -> int:
+    """Decimal digits it takes to compare them at the finer of their scales (see _to_decimal)."""
+    stream_digits, stream_scale = _decimal(stream)
+    master_digits, master_scale = _decimal(master)
+    finest = max(stream_scale, master_scale)
+    digits = stream_digits - stream_scale + finest
+    return max(digits, master_digits + finest) if pa.types.is_integer(master) else digits
+
+
+def _decimal(t: pa.DataType) -> tuple[int, int]:
+    return (20, 0) if pa.types.is_integer(t) else (t.precision, t.scale)

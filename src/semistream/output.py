@@ -96,9 +96,16 @@ def _extended(stream: pa.Schema, coder: KeyCoder) -> tuple[pa.Schema, tuple[int,
 class Output:
     """Turns answers (stream rows, master rows) into record batches and keeps the counters."""
 
-    def __init__(self, shape: Shape, how: str, coder: KeyCoder, limit: int, ledger: Ledger) -> None:
-        self.shape, self.how, self.limit = shape, how, limit
-        self.counters = Counters()
+    def __init__(
+        self,
+        shape: Shape,
+        how: str,
+        coder: KeyCoder,
+        limit: int,
+        ledger: Ledger,
+        counters: Counters,
+    ) -> None:
+        self.shape, self.how, self.limit, self.counters = shape, how, limit, counters
         self._coder, self._ledger = coder, ledger
         self._stream_columns = range(shape.stream)
         self._master_columns = range(shape.shown)
@@ -131,7 +138,8 @@ class Output:
                         who, loc = who[same], loc[same]
                 matched[who] = True
                 if not once:
-                    every = whole if whole is not None and len(who) == len(rows) else None
+                    one_each = len(who) == len(rows) and count.max(initial=0) <= 1
+                    every = whole if one_each else None
                     yield from self._batches(stream, rows[who], master, loc, every)
         fresh &= matched
         self.counters.rows_matched += int((matched if final is None else matched & final).sum())

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from .columns import row_bytes
 from .errors import BudgetError, MasterError
 from .front import WholeMaster
 from .master import MasterInfo
@@ -21,6 +18,7 @@ MOST_OUTPUT = 2 << 20
 MOST_READ = 8 << 20
 MOST_PIECE_ROWS = 1 << 15
 FRONT_SHARE = 0.5
+STREAM_ROW = 2048  # bytes of a stream row that every plan has room for
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,6 @@ class Split:
     front: int
     backlog: int
     piece_rows: int
-    careful: bool  # rows may be wide against the memory: measure before taking them in
 
 
 def choose(info: MasterInfo, budget: int) -> str:
@@ -47,12 +44,11 @@ def _least(info: MasterInfo, mapped: bool, stream_row: int) -> Split:
     """The smallest parts that work: one page read, one row in, one row out."""
     page = info.max_page_bytes + 1024
     return Split(
-        output=LEAST_OUTPUT + page + 8 * stream_row,
+        output=LEAST_OUTPUT + page + 2 * stream_row,
         read=0 if mapped else 2 * page,
         front=0,
-        backlog=LEAST_BACKLOG + 8 * stream_row,
+        backlog=LEAST_BACKLOG + 2 * stream_row,
         piece_rows=LEAST_INTAKE // INTAKE_BYTES,
-        careful=True,
     )
 
 
@@ -62,7 +58,7 @@ def _total(info: MasterInfo, split: Split) -> int:
 
 
 def least_memory(
-    algorithm: Algorithm, info: MasterInfo, budget: int, stream: pa.Schema, mapped: bool
+    algorithm: Algorithm, info: MasterInfo, budget: int, stream_row: int, mapped: bool
 ) -> None:
     """Refuse what the master cannot do, and a budget that cannot work."""
     if algorithm.needs == "index" and not info.indexed:
@@ -70,13 +66,14 @@ def least_memory(
             f"{algorithm.name} needs an index on {list(info.key)}, which {info.name} has not; use "
             'algorithm="meshjoin", or build a store from it with Store.create'
         )
-    least = _total(info, _least(info, mapped, row_bytes(stream)))
+    least = _total(info, _least(info, mapped, stream_row))
     if algorithm.front == "all":
         least += WholeMaster.least(info.rows, info.bytes)
     if budget < least:
         raise BudgetError(
             f"a budget of {show_bytes(budget)} is too small for {algorithm.name} on {info.name} "
-            f"({info.rows} rows, {show_bytes(info.bytes)}); the least that works is {least} bytes",
+            f"({info.rows} rows, {show_bytes(info.bytes)}); the least that works is {least} bytes: "
+            f"give memory={least}",
             least,
         )
 
@@ -85,12 +82,12 @@ def split_memory(
     algorithm: Algorithm,
     info: MasterInfo,
     budget: int,
-    stream: pa.Schema,
+    stream_row: int,
     params: Params,
     mapped: bool,
 ) -> Split:
-    least_memory(algorithm, info, budget, stream, mapped)
-    least = _least(info, mapped, row_bytes(stream))
+    least_memory(algorithm, info, budget, stream_row, mapped)
+    least = _least(info, mapped, stream_row)
     extra = budget - _total(info, least)  # beyond what it takes to work at all
     if algorithm.front == "all":
         extra -= WholeMaster.least(info.rows, info.bytes)
@@ -109,5 +106,4 @@ def split_memory(
         front=front,
         backlog=least.backlog + left - front,
         piece_rows=max(1, min(params.piece_rows or rows, rows)),
-        careful=extra < (1 << 20),
     )

@@ -64,6 +64,7 @@ def _need_key(key: str | Sequence[str] | None, what: str) -> str | Sequence[str]
 
 def _check_key(master: Master, key: str | Sequence[str] | None) -> Master:
     has = master.describe().key
-    if key is not None and has != ((key,) if isinstance(key, str) else tuple(key)):
+    asked = [key] if isinstance(key, str) else list(key or [])
+    if key is not None and sorted(has) != sorted(asked):
         raise SpecError(f"the master {master.describe().name} has key {list(has)}, not {key!r}")
     return master

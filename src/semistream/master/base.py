@@ -123,8 +123,10 @@ class Master(ABC):
         parts = [self.table(self.read(np.array([p], np.int64), info.schema.names)) for p in wanted]
         table = pa.concat_tables([info.schema.empty_table(), *parts])
         if encoded.usable is not None:
-            keys = keys.filter(pa.array(encoded.usable))
-        return _keep_keys(table, info.key, coder.encode(keys).arrays)
+            wanted_keys = [a.filter(pa.array(encoded.usable)) for a in encoded.arrays]
+        else:
+            wanted_keys = encoded.arrays
+        return _keep_keys(table, info.key, wanted_keys)
 
     def table(self, pages: Pages) -> pa.Table:
         """Pages as a table, for looking at and for tests."""
@@ -168,11 +170,12 @@ class Master(ABC):
 
 def _keep_keys(table: pa.Table, key: Sequence[str], keys: list[pa.Array]) -> pa.Table:
     """Rows of `table` whose key is in `keys`, by value."""
-    names = [f"k{i}" for i in range(len(keys))]
+    names = [f"__wanted_{i}" for i in range(len(keys))]
     wanted = pa.Table.from_arrays(keys, names=names).group_by(names).aggregate([])
-    numbered = table.select(list(key)).append_column("row", pa.array(range(table.num_rows)))
+    numbers = pa.array(np.arange(table.num_rows, dtype=np.int64))
+    numbered = table.select(list(key)).append_column("__row", numbers)
     found = numbered.join(wanted, list(key), names, "left semi")
-    return table.take(found["row"].sort())
+    return table.take(found["__row"].sort())
 
 
 def pages_of(

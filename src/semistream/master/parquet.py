@@ -18,13 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ..columns import row_bytes
 from ..errors import MasterError, SpecError
-from ..keys import codes_of, family, is_natural
+from ..keys import codes_of, family, is_natural, not_null
 from .base import Master, MasterInfo, Pages, Traffic, pages_of
 from .store_write import design, plain_batch
 
 I64 = NDArray[np.int64]
-PAGE_BYTES = 256 << 10
+PAGE_BYTES = 64 << 10
+SMALL_GROUP = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -48,25 +50,32 @@ class ParquetMaster(Master):
         self._groups = [g for file in self._files for g in self._groups_of(file)]
         total_rows = sum(g.rows for g in self._groups)
         total_bytes = sum(g.bytes for g in self._groups)
-        self._page_rows = max(1, PAGE_BYTES * total_rows // max(1, total_bytes))
+        # Encoded sizes say little about decoded ones: take the larger guess.
+        width = max(row_bytes(self._design.schema), total_bytes // max(1, total_rows))
+        self._page_rows = max(1, PAGE_BYTES // width)
         pages = [(g, at) for g in self._groups for at in range(0, g.rows, self._page_rows)]
         self._pages = pages
         self._set_index()
         self._cursor: tuple[int, tuple[str, ...], Iterator[pa.RecordBatch]] | None = None
         self.traffic = Traffic()
-        widest = max((g.bytes // max(1, g.rows) for g in self._groups), default=0)
         self._info = MasterInfo(
             schema=self._design.schema,
             key=self._design.key,
             rows=total_rows,
             pages=len(pages),
-            bytes=total_bytes,
-            max_page_bytes=2 * (widest + 16) * self._page_rows,
+            bytes=max(total_bytes, width * total_rows),
+            max_page_bytes=max(2 * PAGE_BYTES, 2 * width, self._small_group_bytes()),
             indexed=self._indexed,
             unique=False,
             version=None,
             name=str(path),
         )
+
+    def _small_group_bytes(self) -> int:
+        """Rows may be of very different width, so a page may be as large as its row group: planned
+        for where row groups are small, and an error that says what it takes where they are not."""
+        sizes = [2 * g.bytes for g in self._groups]
+        return max((size for size in sizes if size <= SMALL_GROUP), default=0)
 
     def describe(self) -> MasterInfo:
         return self._info
@@ -110,16 +119,21 @@ class ParquetMaster(Master):
             self.last = np.array([high for _, high in ranges], np.int64)
 
     def scan(self, start: int, max_bytes: int, columns: Sequence[str]) -> Pages:
-        return self._page(start, columns)
+        batch = self._page(start, columns)
+        if self._indexed:
+            batch, _ = self._in_order(batch)
+        return pages_of(batch, self._design.key, start, columns)
 
     def read(self, numbers: I64, columns: Sequence[str]) -> Pages:
         if not self._indexed:
             raise self._no_index("read pages by number")
         if len(numbers) != 1:
             raise MasterError(f"Parquet pages are read one at a time, not {len(numbers)}")
-        return self._page(int(numbers[0]), columns)
+        number = int(numbers[0])
+        batch, keyed = self._in_order(self._page(number, columns))
+        return pages_of(batch.slice(0, keyed), self._design.key, number, columns)
 
-    def _page(self, number: int, columns: Sequence[str]) -> Pages:
+    def _page(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
         """Pages are mostly asked for in order, so the open row group goes on where it was."""
         self.check_columns(columns)
         needed = tuple(dict.fromkeys([*self._design.key, *columns]))
@@ -128,7 +142,7 @@ class ParquetMaster(Master):
         batch = self._next(number, needed, self._cursor[2])
         self.traffic.pages += 1
         self.traffic.bytes += batch.nbytes
-        return pages_of(self._in_order(batch), self._design.key, number, columns)
+        return batch
 
     def _open(self, number: int, needed: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         group, at = self._pages[number]
@@ -158,16 +172,17 @@ class ParquetMaster(Master):
         schema = pa.schema([self._design.schema.field(name) for name in needed])
         return plain_batch(batch.select(list(needed)), schema)
 
-    def _in_order(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Sorted by code, which matching relies on where there is an index."""
-        if not self._indexed:
-            return batch
+    def _in_order(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+        """Sorted by code, rows with a NULL key last; and how many rows have a key."""
         arrays = [batch.column(name) for name in self._design.key]
-        batch = batch.filter(arrays[0].is_valid()) if arrays[0].null_count else batch
-        codes = codes_of([batch.column(name) for name in self._design.key])
-        if (np.diff(codes) >= 0).all():
-            return batch
-        return batch.take(pa.array(np.argsort(codes, kind="stable")))
+        codes, valid = codes_of(arrays), not_null(arrays)
+        if valid is None and (codes[1:] >= codes[:-1]).all():
+            return batch, len(batch)
+        order = np.argsort(codes, kind="stable")
+        if valid is not None:
+            order = np.concatenate([order[valid[order]], np.flatnonzero(~valid)])
+        keyed = len(batch) if valid is None else int(valid.sum())
+        return batch.take(pa.array(order)), keyed
 
 
 def _files(path: Path) -> list[Path]:

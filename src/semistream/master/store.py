@@ -301,7 +301,7 @@ class Store(Master):
             return last
         table = self.table(pages)
         codes = codes_of([_chunk(table[name]) for name in self.manifest.key])
-        in_order = bool((np.diff(codes) >= 0).all()) and (last is None or last <= codes[0])
+        in_order = bool((codes[1:] >= codes[:-1]).all()) and (last is None or last <= codes[0])
         kept = codes[0] == self.first[page] and codes[-1] == self.last[page]
         if not (in_order and kept):
             raise DamagedError(f"{self.root}: page {page} is not in code order; rebuild the store")

@@ -101,9 +101,9 @@ class ShardWriter:
     def add(self, codes: I64, batch: pa.RecordBatch) -> None:
         if len(codes) == 0:
             return
-        if (self._last is not None and codes[0] < self._last) or (np.diff(codes) < 0).any():
+        if (self._last is not None and codes[0] < self._last) or (codes[1:] < codes[:-1]).any():
             raise StoreError("rows for a shard did not arrive in code order; this is a bug")
-        repeats = bool((np.diff(codes) == 0).any()) or codes[0] == self._last
+        repeats = bool((codes[1:] == codes[:-1]).any()) or codes[0] == self._last
         self.unique = self.unique and not repeats
         self._last = int(codes[-1])
         if self._carry is not None:
