@@ -26,6 +26,10 @@ class BudgetError(SemiStreamError, ValueError):
         return (type(self), (str(self), self.least))
 
 
+class OverrunError(BudgetError):
+    """A row was wider than anything the plan could know of. The join cannot go on."""
+
+
 class StateError(SemiStreamError, RuntimeError):
     """A call came at the wrong time, such as `push` before the last output was read."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from .backlog import Backlog
 from .columns import Chunks, row_bytes
 from .disk import PHASES, DiskPhase, Parts
-from .errors import SpecError, StateError
+from .errors import BudgetError, MasterError, OverrunError, SpecError, StateError
 from .front import Front, KeyGroups, WholeMaster
 from .keys import KeyCoder, key_coder, pair_names
 from .master import Master, Source, open_master
@@ -107,6 +107,8 @@ class SemiStreamJoin:
         self._pending: Iterator[pa.RecordBatch] | None = None
         self._steps = 0
         self._closed = False
+        self._failed: BaseException | None = None
+        self._widest = 0
         self._coder: KeyCoder
         self._output: Output
         self._split: Split
@@ -194,6 +196,8 @@ class SemiStreamJoin:
     def _ready(self) -> None:
         if self._closed:
             raise StateError("the join is closed; make a new one")
+        if self._failed is not None:
+            raise StateError(f"the join failed ({self._failed!r}); make a new one")
         if self._pending is not None:
             raise StateError(
                 "output of the last call was not read to its end; read it (for out in "
@@ -203,25 +207,30 @@ class SemiStreamJoin:
     def _run(self, work: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Start the work now, up to its first output. The rest is done as it is read, so that
         output never piles up in memory."""
-        first = next(work, None)
+        first = self._guarded(work)
         if first is None:
             return iter(())
         self._pending = work
 
-        def rest(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-            yield first
-            del first
-            try:
-                for out in work:  # noqa: UP028 - `yield from` would close `work` with this
-                    yield out
-            except GeneratorExit:
-                raise  # given up half way: rows of it are still to come, so the next call refuses
-            except BaseException:
-                self._pending = None
-                raise
+        def rest(out: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
+            while out is not None:
+                yield out  # given up here, rows are still to come: the next call refuses
+                out = self._guarded(work)
             self._pending = None
 
         return rest(first)
+
+    def _guarded(self, work: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        """The next output. When the master cannot be read or the budget is refused, all rows are
+        still there and the call may be repeated; after any other error they may not be."""
+        try:
+            return next(work, None)
+        except BaseException as error:
+            self._pending = None
+            known = isinstance(error, MasterError | BudgetError)
+            if not known or isinstance(error, OverrunError):
+                self._failed = error
+            raise
 
     # --- the work ------------------------------------------------------------------------------
 
@@ -250,10 +259,12 @@ class SemiStreamJoin:
         if most <= 0:
             return 0
         free = self._phase.parts.backlog.free_bytes - ROOM_BYTES
-        if batch.slice(0, most).nbytes <= free:
+        if batch.slice(0, most).nbytes <= min(free, self._widest):
             return most
         ends = Chunks.of(batch.slice(0, most)).widths(np.arange(most, dtype=np.int64))
-        return max(0, int(np.searchsorted(ends, free, "right")) - 1)
+        wide = np.flatnonzero(np.diff(ends) > self._widest)
+        fit = int(np.searchsorted(ends, free, "right")) - 1
+        return max(0, min(fit, int(wide[0]) if len(wide) else most))
 
     def _make_room(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Answer waiting rows; if there are none, the next row is wider than was planned for."""
@@ -262,7 +273,8 @@ class SemiStreamJoin:
             yield from self._one_step()
         else:
             assert self._schema is not None
-            self._begin(self._schema, batch.slice(0, 1).nbytes + ROOM_BYTES)
+            ends = Chunks.of(batch.slice(0, 1)).widths(np.zeros(1, np.int64))
+            self._begin(self._schema, int(ends[1]) + ROOM_BYTES)
 
     def _take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Front stage: answer what it can, let the rest wait."""
@@ -357,9 +369,10 @@ class SemiStreamJoin:
         coder = key_coder(dict(self.spec.on), schema, info.schema)
         shape = output_shape(self.spec, schema, info, coder)
         widest = max(widest, row_bytes(shape.extended))
-        split = split_memory(
-            self.algorithm, info, self.budget, widest, self.params, self.master.mapped
-        )
+        params = self.params
+        if self.master.block_pages is not None:
+            params = replace(params, front_share=0.0)
+        split = split_memory(self.algorithm, info, self.budget, widest, params, self.master.mapped)
         return coder, shape, split
 
     def _begin(self, schema: pa.Schema, widest: int = STREAM_ROW) -> None:
@@ -381,13 +394,15 @@ class SemiStreamJoin:
             parts = Parts(self.master, self._front, backlog, output, ledger, split.read)
             self._phase = PHASES[self.algorithm.disk](parts)
         self._coder, self._output, self._split, self._schema = coder, output, split, schema
+        self._widest = max(widest, row_bytes(shape.extended))
 
     def _make_front(self, schema: pa.Schema, split: Split) -> Front:
         info = self.master.describe()
         if self.algorithm.front == "all":
             return _load_whole(self.master, schema, self._ledger)
         width = max(16, min(info.bytes // max(1, info.rows), 1 << 20))
-        if self.algorithm.front == "groups" and split.front >= KeyGroups.least(width):
+        # Where pages may overlap no page can tell that a key's rows are complete: nothing to cache.
+        if self.master.block_pages is None and split.front >= KeyGroups.least(width):
             return KeyGroups(schema, split.front, width, self.params.threshold, self._ledger)
         return Front()
 
@@ -397,6 +412,8 @@ class SemiStreamJoin:
         """Waiting rows and counters as bytes (an Arrow stream). The front stage is not part of it:
         it changes speed only."""
         self._ready()
+        if self._input:
+            raise StateError("rows of the last push are still to be taken in: call drain() first")
         if self._schema is None:
             return b""
         return save(self._schema, self._question(), self._output.counters, self._phase)

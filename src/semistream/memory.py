@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .errors import BudgetError, SpecError
+from .errors import OverrunError, SpecError
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -57,7 +57,7 @@ class Ledger:
                 self._over(part, count)
 
     def _over(self, part: str, count: int) -> None:
-        raise BudgetError(
+        raise OverrunError(
             f"the join would hold {show_bytes(self.held)} ({part}: {show_bytes(count)}) with a "
             f"budget of {show_bytes(self.budget)}; a single row may be too wide for it: "
             f"give memory={self.held + self.held // 4}",

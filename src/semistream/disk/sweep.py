@@ -49,9 +49,13 @@ class Sweep(DiskPhase):
 
     def _answer(self, slots: I32, codes: I64) -> Iterator[pa.RecordBatch]:
         low, high = self.parts.master.seek(codes)
+        begin = low  # where a key's rows begin, whatever some of its waiting rows have met already
         resume = self.parts.backlog.resume[slots]
-        if resume.any():
+        if resume.any():  # after a failed read, rows of one key may be at different pages
             low = np.maximum(low, resume)
+            order = np.lexsort((low, codes))
+            slots, codes = slots[order], codes[order]
+            low, high, begin = low[order], high[order], begin[order]
         if self._view is not None:
             wanted = np.zeros(len(self._view.rows), np.bool_)
             search.mark_pages(low, high, wanted)
@@ -60,7 +64,7 @@ class Sweep(DiskPhase):
             return
         some = low < high
         yield from self._absent(slots[~some], codes[~some])
-        yield from self._blocks(slots[some], codes[some], low[some], high[some])
+        yield from self._blocks(slots[some], codes[some], low[some], high[some], begin[some])
 
     def _absent(self, slots: I32, codes: I64) -> Iterator[pa.RecordBatch]:
         """The index says that no page can hold these."""
@@ -73,7 +77,9 @@ class Sweep(DiskPhase):
         yield from self.parts.output.unmatched(backlog.chunks, backlog.loc[slots])
         backlog.remove(slots)
 
-    def _blocks(self, slots: I32, codes: I64, low: I32, high: I32) -> Iterator[pa.RecordBatch]:
+    def _blocks(
+        self, slots: I32, codes: I64, low: I32, high: I32, begin: I32
+    ) -> Iterator[pa.RecordBatch]:
         """Read the needed pages in order, a block at a time; each block answers the rows whose page
         range meets it."""
         master, ledger = self.parts.master, self.parts.ledger
@@ -93,8 +99,7 @@ class Sweep(DiskPhase):
                 codes[a:b],
                 here_low,
                 here_high,
-                high[a:b],
-                low[a:b],
+                (begin[a:b], low[a:b], high[a:b]),
             )
             del pages
             ledger.set("read", 0)
@@ -125,19 +130,22 @@ class Sweep(DiskPhase):
         codes: I64,
         low: I32,
         high: I32,
-        true_high: I32 | None = None,
-        true_low: I32 | None = None,
+        ranges: tuple[I32, I32, I32] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Answer rows from one block of pages [first, end). `low` and `high` count in the block,
-        the `true_` ones in the master, where a row's range may be longer than the block."""
+        """Answer rows from one block of pages [first, end); `low` and `high` count in the block.
+        `ranges` are page numbers where a row's range may be longer than the block: where its key
+        begins, where this row goes on, and the end of both."""
         backlog, output = self.parts.backlog, self.parts.output
         start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
         first_code, last_code = pages.bounds
         search.match_sorted(
             codes, low, high, first_code, last_code, pages.codes, pages.rows, start, count
         )
-        final = None if true_high is None else true_high <= end
-        whole = final if true_low is None or final is None else final & (true_low >= first)
+        final = whole = None
+        if ranges is not None:
+            begin, on_from, until = ranges
+            final = until <= end
+            whole = final & (begin >= first) & (on_from == begin)
         self._teach(pages, codes, start, count, whole)
         matched = backlog.matched[slots]
         yield from output.answer(
@@ -152,9 +160,9 @@ class Sweep(DiskPhase):
         if final is None or final.all():
             backlog.remove(slots)
             return
-        on = slots[~final]
-        backlog.matched[on] = matched[~final]
-        backlog.resume[on] = end
+        later = slots[~final]
+        backlog.matched[later] = matched[~final]
+        backlog.resume[later] = end
         backlog.remove(slots[final])
 
     def _teach(

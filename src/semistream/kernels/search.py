@@ -138,7 +138,7 @@ def match_sorted(
     matching rows, which may run on over several pages."""
     for i in range(len(codes)):
         code = codes[i]
-        if i > 0 and code == codes[i - 1]:
+        if i > 0 and code == codes[i - 1] and low[i] == low[i - 1]:
             start[i], count[i] = start[i - 1], count[i - 1]
             continue
         start[i], count[i] = -1, 0

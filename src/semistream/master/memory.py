@@ -55,12 +55,16 @@ class MemoryMaster(Master):
             rows=len(codes),
             pages=len(starts),
             bytes=self._batch.nbytes,
-            max_page_bytes=self._batch.nbytes // max(1, len(starts)) + 1,
+            max_page_bytes=self._widest_page(),
             indexed=True,
             unique=bool(unique),
             version=None,
             name="(in-memory table)",
         )
+
+    def _widest_page(self) -> int:
+        ends = Chunks.of(self._batch).widths(np.arange(len(self._batch), dtype=np.int64))
+        return int(np.diff(ends[self._cuts]).max(initial=0)) + 1
 
     def describe(self) -> MasterInfo:
         return self._info

@@ -26,7 +26,6 @@ from .store_write import design, plain_batch
 
 I64 = NDArray[np.int64]
 PAGE_BYTES = 64 << 10
-SMALL_GROUP = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -64,18 +63,12 @@ class ParquetMaster(Master):
             rows=total_rows,
             pages=len(pages),
             bytes=max(total_bytes, width * total_rows),
-            max_page_bytes=max(2 * PAGE_BYTES, 2 * width, self._small_group_bytes()),
+            max_page_bytes=2 * max(PAGE_BYTES, width),
             indexed=self._indexed,
             unique=False,
             version=None,
             name=str(path),
         )
-
-    def _small_group_bytes(self) -> int:
-        """Rows may be of very different width, so a page may be as large as its row group: planned
-        for where row groups are small, and an error that says what it takes where they are not."""
-        sizes = [2 * g.bytes for g in self._groups]
-        return max((size for size in sizes if size <= SMALL_GROUP), default=0)
 
     def describe(self) -> MasterInfo:
         return self._info
@@ -188,8 +181,9 @@ class ParquetMaster(Master):
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    found = [f for f in path.rglob("*") if f.is_file() and not f.name.startswith(("_", "."))]
-    parquet = sorted(f for f in found if f.suffix in (".parquet", ".parq"))
+    found = [f.relative_to(path) for f in path.rglob("*.par*q*") if f.is_file()]
+    plain_names = [f for f in found if not any(part[0] in "_." for part in f.parts)]
+    parquet = sorted(path / f for f in plain_names if f.suffix in (".parquet", ".parq"))
     if not parquet:
         raise MasterError(f"{path} holds no Parquet files; name a file or a folder of them")
     if any("=" in part for f in parquet for part in f.relative_to(path).parent.parts):

@@ -65,8 +65,9 @@ class Store(Master):
             raise StoreError(f"{root} is a store already; choose another path or delete it first")
         schema, batches = as_batches(data)
         plan = design(schema, key, page_bytes)
-        run = write_run(root, plan, batches, spill_bytes, progress)
-        fmt.publish(root, plan.manifest(1, [run]))
+        with fmt.new_root(root):
+            run = write_run(root, plan, batches, spill_bytes, progress)
+            fmt.publish(root, plan.manifest(1, [run]))
         return cls.open(root)
 
     @classmethod

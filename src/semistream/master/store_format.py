@@ -15,6 +15,8 @@ import base64
 import json
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,19 @@ def publish(root: Path, manifest: Manifest) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync_dir(target.parent)
+
+
+@contextmanager
+def new_root(root: Path) -> Iterator[None]:
+    """Make a store's folders; if that fails half way, leave nothing empty behind."""
+    (root / DATA).mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for folder in (root / DATA, root / MANIFESTS, root):
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def sync_dir(path: Path) -> None:

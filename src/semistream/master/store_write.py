@@ -241,7 +241,6 @@ def write_run(
 ) -> fmt.Run:
     """Sort and write all rows as one run of one shard."""
     data = root / fmt.DATA
-    data.mkdir(parents=True, exist_ok=True)
     run = uuid.uuid4().hex
     sorter = Sorter(design.schema, design.key, spill_bytes, data)
     writer = ShardWriter(data, f"{run}-00000.arrow", design)

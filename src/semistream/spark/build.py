@@ -51,7 +51,6 @@ def build_store(
         raise StoreError(f"{root} is a store already; choose another path or delete it first")
     plan = design(stream_schema(df), key, page_bytes)
     data = (root / fmt.DATA).absolute()
-    data.mkdir(parents=True, exist_ok=True)
     run = uuid.uuid4().hex
     coded = _with_code(df, plan)
     code = F.col(fmt.CODE_COLUMN).asc_nulls_last()
@@ -61,13 +60,14 @@ def build_store(
         else coded.repartitionByRange(partitions, code)
     )
     shards = ranged.sortWithinPartitions(code).mapInArrow(ShardTask(str(data), run, plan), _RESULT)
-    try:
-        with _Watch(data, run, progress):
-            rows = shards.collect()
-        manifest = _manifest(data, run, plan, [_Shard(*row) for row in rows])
-        fmt.publish(root, manifest)
-    finally:
-        _sweep_up(root, run)
+    with fmt.new_root(root):
+        try:
+            with _Watch(data, run, progress):
+                rows = shards.collect()
+            manifest = _manifest(data, run, plan, [_Shard(*row) for row in rows])
+            fmt.publish(root, manifest)
+        finally:
+            _sweep_up(root, run)
     return Store.open(root)
 
 
