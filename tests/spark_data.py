@@ -12,6 +12,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 # Spark's name of a join type, and the oracle's.
 SPARK_HOWS = {"inner": "inner", "left": "left", "left_semi": "semi", "left_anti": "anti"}
@@ -44,8 +45,8 @@ def sales_table(rows: int, keys: list[int | None], seed: int = 1) -> pa.Table:
 
 
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """The table as a DataFrame of two partitions."""
-    return spark.createDataFrame(table)
+    """The table as a DataFrame of two partitions; timestamps without a zone stay without one."""
+    return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
 
 def write_files(table: pa.Table, folder: Path, count: int) -> Path:

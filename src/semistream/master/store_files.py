@@ -19,20 +19,21 @@ class StoreFile:
     """A local file of known size, mapped or read by position."""
 
     def __init__(self, path: Path, size: int, io: str) -> None:
-        self.path, self._size = path, size
+        self.path, self._handle = path, -1
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise DamagedError(f"{path} cannot be opened: {error.strerror}") from error
         found = os.fstat(self._handle).st_size
         if found != size:
-            os.close(self._handle)
+            self.close()
             raise DamagedError(f"{path} has {found} bytes instead of {size}; restore the file")
         self._map: mmap.mmap | None = None
         if io == "map":
             self._map = mmap.mmap(self._handle, size, prot=mmap.PROT_READ)
             self.buffer = pa.py_buffer(self._map)
             self.address = self.buffer.address
+            self.close()  # the map keeps the file by itself
 
     def read_into(self, offset: int, target: memoryview) -> None:
         done = 0
@@ -44,6 +45,9 @@ class StoreFile:
             if count == 0:
                 raise DamagedError(f"{self.path} ends at byte {offset + done}; restore the file")
             done += count
+
+    def __del__(self) -> None:
+        self.close()
 
     def close(self) -> None:
         if self._handle >= 0:
@@ -59,7 +63,7 @@ def as_batches(data: Rows) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         return data.schema, data.to_batches()
     if isinstance(data, pa.RecordBatchReader):
         return data.schema, data
-    batches: Iterator[pa.RecordBatch] = iter(data)
+    batches: Iterator[pa.RecordBatch] = iter(data) if isinstance(data, Iterable) else iter(())
     first = next(batches, None)
     if not isinstance(first, pa.RecordBatch):
         raise SpecError(

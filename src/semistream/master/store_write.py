@@ -58,6 +58,8 @@ def design(schema: pa.Schema, key: str | Sequence[str], page_bytes: int = PAGE_B
     names = (key,) if isinstance(key, str) else tuple(key)
     if not names:
         raise SpecError("key=() names no columns; name the master's key")
+    if len(set(names)) != len(names):
+        raise SpecError(f"key={list(names)} names a column twice; name each one once")
     if len(set(schema.names)) != len(schema.names):
         raise SpecError(f"columns {schema.names} have a name twice; rename one")
     for name in names:
