@@ -26,7 +26,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 _LABELS = {
     "ours": "semistream enrich()",
-    "spark-join-unsized": "Spark's join (from Kafka)",
+    "spark-join-unsized": "Spark's join (size unknown: Kafka)",
     "spark-join": "Spark's join (from files)",
     "broadcast-batch": "broadcast the batch",
     "cached": "master cached in Spark",

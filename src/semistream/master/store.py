@@ -112,6 +112,7 @@ class Store(Master):
     def _load_index(self) -> None:
         run, path = self._run, self.root / fmt.DATA / f"{self._run.id}.index"
         index = StoreFile(path, run.index_bytes, "map")
+        index.close()  # the map keeps the file by itself
         if fmt.crc(index.buffer) != run.index_crc:
             raise DamagedError(f"{path} is damaged: its checksum is wrong; rebuild the store")
         table = pa.ipc.open_file(index.buffer).read_all()

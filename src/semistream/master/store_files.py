@@ -33,7 +33,6 @@ class StoreFile:
             self._map = mmap.mmap(self._handle, size, prot=mmap.PROT_READ)
             self.buffer = pa.py_buffer(self._map)
             self.address = self.buffer.address
-            self.close()  # the map keeps the file by itself
 
     def read_into(self, offset: int, target: memoryview) -> None:
         done = 0
