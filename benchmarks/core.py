@@ -134,7 +134,7 @@ def _cell(
 ) -> tuple[dict[str, Any], Cell]:
     label = {"rows": count_text(rows), "skew": skew, "memory": memory, "algorithm": algorithm,
              "io": io, "key": "string" if text else "int"}  # fmt: skip
-    warm = args.warm // 20 if algorithm in SLOW else args.warm
+    less = 10 if algorithm in SLOW else 1
     cell = Cell(
         store=store_of(folder, rows, text),
         stream=stream_of(folder, args, rows, skew, text),
@@ -143,7 +143,8 @@ def _cell(
         memory="600%" if algorithm == "memory" else memory,
         io="pread" if io == "pread" else "map",
         cold=io == "cold",
-        warm_rows=warm,
+        warm_rows=args.warm // less,
+        timed_rows=args.stream // less,
         segments=3,
     )
     return label, cell
@@ -169,8 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for i, (label, cell) in enumerate(plan):
             found = measure(label, cell)
             rate = statistics.median(found["rates"])
-            print(f"  round {turn + 1}/{args.rounds}, cell {i + 1}/{len(plan)}: "
-                  f"{' '.join(map(str, label.values()))}: {rate / 1e6:.2f} M rows/s", flush=True)  # fmt: skip
+            where = f"round {turn + 1}/{args.rounds}, cell {i + 1}/{len(plan)}"
+            what = " ".join(map(str, label.values()))
+            print(f"  {where}: {what}: {rate / 1e6:.2f} M rows/s", flush=True)
             results.append({**found, "round": turn, "rate": rate})
     rows = summary(results)
     probes = probe_rate(store_of(folder, args.rows, False), min(1_000_000, args.rows), 1.0)
@@ -233,8 +235,9 @@ def report(args: argparse.Namespace, rows: list[dict[str, Any]], probes: list[fl
           f"({rate.low / 1e6:.1f}-{rate.high / 1e6:.1f})")  # fmt: skip
     growth = _growth(args, rows)
     if growth is not None:
-        print(f"sweepjoin at 10 %, Zipf 1: cost per row x{growth:.2f} from a tenth of the master to "
-              "all of it")  # fmt: skip
+        print(
+            f"sweepjoin at 10 %, Zipf 1: a row costs {growth:.2f} x as much as with a tenth of it"
+        )
     write_csv(args.out / "core.csv", rows)
     record = manifest(vars(args), args.seed, probe_rates=probes)
     write_manifest(args.out / "core-manifest.json", record)
@@ -243,8 +246,9 @@ def report(args: argparse.Namespace, rows: list[dict[str, Any]], probes: list[fl
 
 
 def _growth(args: argparse.Namespace, rows: list[dict[str, Any]]) -> float | None:
-    picked = {r["rows"]: r["rows_per_s"] for r in rows
-              if (r["skew"], r["memory"], r["algorithm"], r["io"]) == (1.0, "10%", "sweepjoin", "map")}  # fmt: skip
+    wanted = (1.0, "10%", "sweepjoin", "map")
+    names = ("skew", "memory", "algorithm", "io")
+    picked = {r["rows"]: r["rows_per_s"] for r in rows if tuple(r[n] for n in names) == wanted}
     large, small = count_text(args.rows), count_text(max(1, args.rows // 10))
     return picked[small] / picked[large] if small in picked and large in picked else None
 

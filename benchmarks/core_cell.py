@@ -32,6 +32,7 @@ class Cell:
     io: str  # map | pread
     cold: bool
     warm_rows: int
+    timed_rows: int
     segments: int
 
 
@@ -46,7 +47,7 @@ def rss_anon() -> int:
 def run(cell: Cell) -> dict[str, Any]:
     batches = _batches(cell.stream)
     warm = [b for i, b in enumerate(batches) if (i + 1) * BATCH <= cell.warm_rows]
-    timed = batches[len(warm) :]
+    timed = batches[len(warm) : len(warm) + max(1, cell.timed_rows // BATCH)]
     if cell.cold:
         forget(cell.store)
     store = ss.Store.open(cell.store, io=cell.io)
@@ -55,7 +56,9 @@ def run(cell: Cell) -> dict[str, Any]:
     if not cell.cold:
         _push(join, warm)
     before, rates, peak = join.stats, [], rss_anon()
-    for part in np.array_split(np.arange(len(timed)), 1 if cell.cold else cell.segments):
+    for part in np.array_split(
+        np.arange(len(timed)), 1 if cell.cold else min(cell.segments, len(timed))
+    ):
         start = time.perf_counter()
         rows = _push(join, [timed[i] for i in part])
         rates.append(rows / (time.perf_counter() - start))

@@ -33,8 +33,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         panel.tick_params(axis="x", labelsize=7)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("million stream rows per second")
-    figure.suptitle("one core, all columns out, store mapped and warm; memory as share of the master",
-                    fontsize=9)  # fmt: skip
+    figure.suptitle("one core, all columns out, store mapped and warm; % of the master's bytes")
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     plt.close(figure)

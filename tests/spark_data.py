@@ -18,6 +18,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 SPARK_HOWS = {"inner": "inner", "left": "left", "left_semi": "semi", "left_anti": "anti"}
 
 
+PAYLOAD_SQL = "concat('payload of ', id, ' is ', id * 7919 % 10007)"
+
+
 def payload(key: int | None) -> str:
     """What the master says about a key, so that a wrong match shows by itself."""
     return f"payload of {key} is {(key or 0) * 7919 % 10_007}"

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .backlog import Backlog
-from .columns import Chunks, row_bytes
+from .columns import Chunks, layouts, row_bytes
 from .disk import PHASES, DiskPhase, Parts
 from .errors import BudgetError, MasterError, OverrunError, SpecError, StateError
 from .front import Front, KeyGroups, WholeMaster
@@ -109,6 +109,7 @@ class SemiStreamJoin:
         self._closed = False
         self._failed: BaseException | None = None
         self._widest = 0
+        self._same_width = False
         self._coder: KeyCoder
         self._output: Output
         self._split: Split
@@ -149,11 +150,14 @@ class SemiStreamJoin:
             self._ledger.set(part, 0)
 
     def reset(self) -> None:
-        """Forget waiting rows and unread output, keep what the front stage has learnt."""
-        self._pending = None
+        """Forget waiting rows and unread output, keep what the front stage has learnt. Counters
+        begin anew."""
+        self._pending = self._failed = None
         self._input.clear()
         if self._phase is not None:
             self._phase.reset()
+        if self._schema is not None:
+            vars(self._output.counters).update(vars(Counters()))
         for part in ("output", "intake", "read"):
             self._ledger.set(part, 0)
 
@@ -222,7 +226,8 @@ class SemiStreamJoin:
 
     def _guarded(self, work: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         """The next output. When the master cannot be read or the budget is refused, all rows are
-        still there and the call may be repeated; after any other error they may not be."""
+        still here, the pushed ones too: go on with drain(). After any other error they may not
+        be, and the join is of no more use."""
         try:
             return next(work, None)
         except BaseException as error:
@@ -259,7 +264,8 @@ class SemiStreamJoin:
         if most <= 0:
             return 0
         free = self._phase.parts.backlog.free_bytes - ROOM_BYTES
-        if batch.slice(0, most).nbytes <= min(free, self._widest):
+        size = batch.slice(0, most).nbytes
+        if size <= free and (self._same_width or size <= self._widest):
             return most
         ends = Chunks.of(batch.slice(0, most)).widths(np.arange(most, dtype=np.int64))
         wide = np.flatnonzero(np.diff(ends) > self._widest)
@@ -395,6 +401,7 @@ class SemiStreamJoin:
             self._phase = PHASES[self.algorithm.disk](parts)
         self._coder, self._output, self._split, self._schema = coder, output, split, schema
         self._widest = max(widest, row_bytes(shape.extended))
+        self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(schema))
 
     def _make_front(self, schema: pa.Schema, split: Split) -> Front:
         info = self.master.describe()

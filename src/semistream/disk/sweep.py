@@ -31,6 +31,11 @@ class Sweep(DiskPhase):
         super().__init__(parts)
         self._view = parts.master.view(self.columns)
 
+    def room(self) -> int:
+        """A backlog that is all but full is swept first: many small pieces would cost more."""
+        backlog = self.parts.backlog
+        return backlog.free_rows if 16 * backlog.free_rows >= backlog.capacity else 0
+
     def step(self) -> Iterator[pa.RecordBatch]:
         """Answer everything that waits."""
         backlog = self.parts.backlog

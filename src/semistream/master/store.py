@@ -1,8 +1,8 @@
 """The paged store: the default home of a master table.
 
-Pages are read through a memory map where the files are local (every page's checksum is verified
-before its first use, since a damaged map shows no error), otherwise by `pread`, adjacent pages
-merged and several reads in flight.
+Pages are read through a memory map (every page's checksum is verified before its first use, since
+a damaged map shows no error), or, with io="pread", into memory of the join: adjacent pages merged,
+several reads in flight.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Store(Master):
     ) -> Store:
         """Sort `data` by key and write it as version 1 of a new store. Rows beyond `spill_bytes`
         are sorted on disk. A crash before the end leaves no store behind."""
-        root = Path(path)
+        root = fmt.local_path(path)
         if fmt.versions(root):
             raise StoreError(f"{root} is a store already; choose another path or delete it first")
         schema, batches = as_batches(data)
@@ -75,7 +75,7 @@ class Store(Master):
         cls, path: str | os.PathLike[str], version: int | None = None, *, io: str = "auto"
     ) -> Store:
         """Open the latest version, or a given one. `io`: "map", "pread", or "auto"."""
-        root = Path(path)
+        root = fmt.local_path(path)
         if io not in ("auto", "map", "pread"):
             raise SpecError(f'io={io!r}: choose "auto", "map" or "pread"')
         known = fmt.versions(root)
@@ -95,7 +95,8 @@ class Store(Master):
         return f"Store({str(self.root)!r}, version={self.version}, rows={self._run.rows})"
 
     def locator(self) -> dict[str, Any]:
-        return {"kind": "store", "path": str(self.root.absolute()), "version": self.version}
+        path = str(self.root.absolute())
+        return {"kind": "store", "path": path, "version": self.version, "io": self.io}
 
     def describe(self) -> MasterInfo:
         return self._info
@@ -124,9 +125,8 @@ class Store(Master):
         self._shard, self._offset = column["shard"], column["offset"]
         self._length, self._rows, self._crc = column["length"], column["rows"], column["crc"]
         width = sum(c.buffers for c in self._layouts)
-        flat = table["buffers"].combine_chunks()
-        flat = flat.chunk(0) if isinstance(flat, pa.ChunkedArray) else flat
-        self._buffers = _numpy(flat.flatten()).reshape(run.pages, max(1, width))
+        buffers = _numpy(_chunk(table["buffers"]).values)
+        self._buffers = buffers.reshape(run.pages, max(1, width))
         self._verified = np.zeros(run.pages, np.bool_)
         self._base = np.zeros(run.pages, np.int64)
         if self.mapped:
@@ -143,7 +143,8 @@ class Store(Master):
             unique=run.unique,
             version=self.version,
             name=str(self.root),
-            resident_bytes=self._verified.nbytes + self._base.nbytes,
+            # besides what is kept here, a view allocates code addresses and a list of masks
+            resident_bytes=self._verified.nbytes + self._base.nbytes + 16 * run.pages,
         )
 
     # --- reading -------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ import google_crc32c
 import pyarrow as pa
 
 from ..errors import DamagedError, StoreError
+from ..keys import HASH
 
 FORMAT = "semistream-store"
 FORMAT_VERSION = 1
@@ -90,6 +91,12 @@ def crc(data: bytes | pa.Buffer) -> int:
     return int(google_crc32c.value(data))
 
 
+def local_path(path: str | os.PathLike[str]) -> Path:
+    if "://" in str(path):
+        raise StoreError(f"{str(path)!r}: only local paths are supported in this release")
+    return Path(path)
+
+
 def parse_manifest(path: Path) -> Manifest:
     try:
         body = json.loads(path.read_bytes())
@@ -102,18 +109,39 @@ def parse_manifest(path: Path) -> Manifest:
             )
         if body["crc32c"] != _json_crc(body):
             raise ValueError("its checksum does not fit its content")
-        runs = [Run(**{**r, "shards": [Shard(**s) for s in r["shards"]]}) for r in body["runs"]]
-        unknown = {run.kind for run in runs} - {"base"}
-        if unknown:
-            raise StoreError(
-                f"{path} has runs of kind {sorted(unknown)}, unknown to this release: upgrade it"
-            )
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
-        return Manifest(body["version"], schema, body["key"], body["code"], body["hash"], runs)
+        manifest = _manifest(body)
+        if manifest.version != int(path.stem):
+            raise ValueError(f"it says it is version {manifest.version}")
+        _check_known(path, manifest)
+        return manifest
     except FileNotFoundError:
         raise StoreError(f"{path} is not there: no such version of the store") from None
     except (ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
         raise DamagedError(f"the manifest {path} is damaged: {error}; restore this file") from error
+
+
+def _manifest(body: dict[str, Any]) -> Manifest:
+    runs = [Run(**{**r, "shards": [Shard(**s) for s in r["shards"]]}) for r in body["runs"]]
+    names = [shard.name for run in runs for shard in run.shards] + [run.id for run in runs]
+    if any(name != os.path.basename(name) or name in ("", ".", "..") for name in names):
+        raise ValueError("a file name in it leaves the store's folder")
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
+    if not body["key"] or not set(body["key"]) <= set(schema.names):
+        raise ValueError(f"its key {body['key']} is not among its columns")
+    return Manifest(body["version"], schema, body["key"], body["code"], body["hash"], runs)
+
+
+def _check_known(path: Path, manifest: Manifest) -> None:
+    """A newer release may write what this one cannot read: say so rather than misread it."""
+    strange = [run.kind for run in manifest.runs if run.kind != "base"]
+    if manifest.code not in ("value", "column"):
+        strange.append(f"code {manifest.code!r}")
+    if manifest.hash not in (None, HASH):
+        strange.append(f"hash {manifest.hash!r}")
+    if len(manifest.runs) != 1:
+        strange.append(f"{len(manifest.runs)} runs")
+    if strange:
+        raise StoreError(f"{path} has {', '.join(strange)}, unknown to this release: upgrade it")
 
 
 def versions(root: Path) -> list[int]:
@@ -131,7 +159,8 @@ def publish(root: Path, manifest: Manifest) -> None:
     """Create the manifest if it is absent, all of it or nothing."""
     target = manifest_path(root, manifest.version)
     target.parent.mkdir(parents=True, exist_ok=True)
-    sync_dir(root)
+    for folder in (root, root.absolute().parent):
+        sync_dir(folder)
     temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "w") as file:

@@ -46,7 +46,7 @@ def build_store(
     `path` must be writable from every executor. `progress=True` prints a line per second;
     a function gets (bytes written, seconds).
     """
-    root = Path(path)
+    root = fmt.local_path(path)
     if fmt.versions(root):
         raise StoreError(f"{root} is a store already; choose another path or delete it first")
     plan = design(stream_schema(df), key, page_bytes)

@@ -48,8 +48,8 @@ class EnrichTask:
                     yield self._cast(out)
         finally:
             if join is not None:
-                join.reset()  # an abandoned task must leave no rows behind for the next one
                 _write_stats(join)
+                join.reset()  # an abandoned task must leave no rows behind for the next one
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Columns of types that Spark lacks, in the type that carries them."""
