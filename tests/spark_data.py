@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,11 +54,13 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def write_files(table: pa.Table, folder: Path, count: int) -> Path:
-    """The table's rows in `count` Parquet files, in the order of their names."""
+    """The table's rows in `count` Parquet files, whose names and times are in the same order."""
     folder.mkdir(parents=True)
     step = -(-table.num_rows // count)
     for i in range(count):
-        pq.write_table(table.slice(i * step, step), folder / f"part-{i:03}.parquet")
+        path = folder / f"part-{i:03}.parquet"
+        pq.write_table(table.slice(i * step, step), path)
+        os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))  # a stream takes the oldest first
     return folder
 
 

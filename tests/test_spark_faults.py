@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import psutil
 import pyarrow as pa
@@ -119,25 +119,30 @@ def alive(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def killer(find: Callable[[], list[psutil.Process]], times: int) -> Iterator[list[int]]:
-    """Meanwhile, kill what `find` finds, up to `times` processes."""
-    killed: list[int] = []
-    done: list[bool] = []
+def kill_writers(folder: Path, times: int) -> Iterator[list[str]]:
+    """Meanwhile, kill workers that are writing files under `folder`, `times` of them. Gives the
+    files that were cut short by it."""
+    cut: list[str] = []
+    done = Event()
+
+    def kill_one(worker: psutil.Process) -> None:
+        with suppress(psutil.NoSuchProcess):
+            names = [f.path for f in worker.open_files() if f.path.startswith(str(folder))]
+            worker.kill()
+            worker.wait(10)
+            cut.extend(name for name in names if os.path.exists(name))
 
     def work() -> None:
-        while not done and len(killed) < times:
-            for process in find():
-                if process.pid not in killed and len(killed) < times:
-                    os.kill(process.pid, signal.SIGKILL)
-                    killed.append(process.pid)
-            time.sleep(0.01)
+        while len(cut) < times and not done.wait(0.01):
+            for worker in touching(python_workers(), folder) if any(folder.rglob(".*.tmp")) else []:
+                kill_one(worker)
 
     thread = Thread(target=work)
     thread.start()
     try:
-        yield killed
+        yield cut
     finally:
-        done.append(True)
+        done.set()
         thread.join()
 
 
@@ -145,13 +150,9 @@ def test_a_worker_killed_while_it_writes_a_shard(spark, tmp_path) -> None:
     """The shard is written again under another name; half a file is not left behind."""
     rows, path = 40_000, tmp_path / "store"
     df = spark.range(0, rows, 1, 2).selectExpr("id * 7919 % 30011 as id", "id as nr")
-
-    def writing() -> list[psutil.Process]:
-        return touching(python_workers(), path) if any(path.glob("data/.*.tmp")) else []
-
-    with killer(writing, times=2) as killed:
+    with kill_writers(path, times=1) as cut:
         store = build_store(df, path, key="id", partitions=2, page_bytes=256)  # small, so slow
-    assert killed, "the build was over before a worker could be killed"
+    assert cut, "the build was over before a worker could be killed"
     assert store.verify() == store.describe().pages
     assert_same_rows(store.batches(), [(i * 7919 % 30011, i) for i in range(rows)])
     run = store.manifest.runs[0]
@@ -231,12 +232,12 @@ class Driver:
             process.kill()
 
 
-def test_the_driver_killed_and_restarted(spark, store, tmp_path) -> None:
+def test_the_driver_killed_and_restarted(spark, tmp_path) -> None:
     """Killed after some commits, killed again within a micro-batch, then run to the end from the
     checkpoint: the Parquet sink has every row once."""
     sales = sales_table(600, [*range(3_300), *[7] * 300, None])
     write_files(sales, tmp_path / "sales", 12)  # 50 rows in each micro-batch
-    os.symlink(store, tmp_path / "store")
+    ss.Store.create(tmp_path / "store", MASTER, key="id", page_bytes=2048).close()
     script = tmp_path / "query.py"
     script.write_text(SCRIPT)
     (tmp_path / "gate").touch()  # the tenth micro-batch waits half way

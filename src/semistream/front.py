@@ -15,6 +15,7 @@ and a candidate replaces only what is less frequent than itself.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .columns import Chunks, group_rows
+from .grouptable import Groups, GroupTable
 from .kernels import search, table
 from .memory import Ledger
 from .records import Records
@@ -65,12 +67,8 @@ class KeyGroups(Front):
         self, schema: pa.Schema, limit: int, row_bytes: int, threshold: int, ledger: Ledger
     ) -> None:
         self._schema, self._ledger = schema, ledger
-        slots = limit // (row_bytes + ENTRY_BYTES) / LOAD
-        self._bits = max(
-            4,
-            int(slots).bit_length()
-            - (1 if slots < 1.5 * 2 ** (int(slots).bit_length() - 1) else 0),
-        )
+        slots = max(1, limit // (row_bytes + ENTRY_BYTES)) / LOAD
+        self._bits = max(4, round(math.log2(slots)))
         self._entries = int(LOAD * (1 << self._bits))
         self._sketch_bits = self._bits + 2
         self._absent_bits = max(3, self._bits - 3)
@@ -84,31 +82,18 @@ class KeyGroups(Front):
         return 64 * (row_bytes + ENTRY_BYTES)
 
     def clear(self) -> None:
-        size = 1 << self._bits
-        self._slots = np.full((size, 2), -1, np.int64)
-        self._count = np.zeros(size, np.int32)
-        self._frequency = np.zeros(size, np.uint32)
+        self._table = GroupTable(self._bits)
         self._sketch = np.zeros(1 << self._sketch_bits, np.uint8)
         self._absent = np.zeros(1 << self._absent_bits, np.int64)
         self._absent_used = np.zeros(1 << self._absent_bits, np.uint8)
-        fixed = sum(
-            a.nbytes
-            for a in (
-                self._slots,
-                self._count,
-                self._frequency,
-                self._sketch,
-                self._absent,
-                self._absent_used,
-            )
+        self._fixed = self._table.nbytes + sum(
+            a.nbytes for a in (self._sketch, self._absent, self._absent_used)
         )
-        self._fixed = fixed
-        self._segment_bytes = max(0, self._limit - fixed) // (SEGMENTS + 2)
+        self._segment_bytes = max(0, self._limit - self._fixed) // (SEGMENTS + 2)
         self.rows = new_rows(self._schema)
         self._sizes: list[int] = []  # bytes per chunk; 0: free
         self._young: list[int] = []
         self._sealed: list[int] = []  # oldest first
-        self._used = 0
         self._probes = self._evicted = self._since = self._sketched = self._cutoff = 0
         self.threshold = self._first_threshold
         self._account()
@@ -120,10 +105,7 @@ class KeyGroups(Front):
 
     def probe(self, codes: I64) -> Hits | None:
         n = len(codes)
-        start, count = np.empty(n, np.int64), np.empty(n, np.int32)
-        hits = table.probe(
-            codes, self._slots, self._bits, self._count, self._frequency, start, count
-        )
+        start, count, hits = self._table.probe(codes)
         absent = None
         if hits < n:
             mask = np.empty(n, np.bool_)
@@ -155,27 +137,29 @@ class KeyGroups(Front):
         """Halve all counts every 10 x groups probes, or sooner when so many different codes came
         that they would blur the sketch."""
         self._sketched += seen
-        if self._probes > 10 * max(1024, self._used) or 2 * self._sketched > len(self._sketch):
+        if self._probes > 10 * max(1024, self._table.used) or 2 * self._sketched > len(
+            self._sketch
+        ):
             self._probes = self._sketched = 0
             self._cutoff //= 2
-            table.halve(self._sketch, self._frequency)
+            table.halve(self._sketch, self._table.frequency)
 
     def _move_threshold(self) -> None:
         """Down while there is room, up when groups replace each other too fast."""
-        if self._since < max(1024, self._used):
+        if self._since < max(1024, self._table.used):
             return
         self._since = 0
         if not self._is_full():
             self.threshold = max(1, self.threshold // 2)
-        elif self._evicted > 0.05 * self._used:
+        elif self._evicted > 0.05 * self._table.used:
             self.threshold = min(200, self.threshold + 1)
-        elif self._evicted < 0.01 * self._used:
+        elif self._evicted < 0.01 * self._table.used:
             self.threshold = max(1, self.threshold - 1)
         self._evicted = 0
 
     def _is_full(self) -> bool:
         by_bytes = len(self._sealed) >= SEGMENTS
-        return by_bytes or self._used >= FULL * self._entries
+        return by_bytes or self._table.used >= FULL * self._entries
 
     def _admit(self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks) -> None:
         """Copy groups into young chunks, most frequent first; a full young generation competes
@@ -187,7 +171,7 @@ class KeyGroups(Front):
         while at < len(codes):
             room = self._segment_bytes - sum(self._sizes[c] for c in self._young)
             fit = int(np.searchsorted(size, size[at] + room, "right")) - 1
-            fit = min(fit, at + self._entries - self._used)
+            fit = min(fit, at + self._entries - self._table.used)
             if fit > at and len(self._young) < YOUNG_CHUNKS:
                 part = slice(at, fit)
                 self._store(
@@ -205,17 +189,7 @@ class KeyGroups(Front):
     def _store(self, codes: I64, count: I32, uses: I32, pages: Chunks, loc: I64) -> None:
         chunk, where = self._new_chunk(pages, loc)
         self._young.append(chunk)
-        start = where[np.cumsum(count, dtype=np.int64) - count]
-        self._used += table.put(
-            codes,
-            start,
-            count,
-            uses.astype(np.uint32),
-            self._slots,
-            self._bits,
-            self._count,
-            self._frequency,
-        )
+        self._table.put(Groups(codes, _heads(where, count), count, uses.astype(np.uint32)))
 
     def _new_chunk(self, source: Chunks | Records, loc: I64) -> tuple[int, I64]:
         """Copy rows into a chunk of their own; returns its number and where each row is."""
@@ -235,39 +209,38 @@ class KeyGroups(Front):
             old.append(self._sealed.pop(0))
         chosen = np.zeros(len(self._sizes), np.bool_)
         chosen[old] = True
-        found = np.empty(self._used, np.int64)
-        found = found[: table.in_chunks(self._slots, chosen, found)]
-        order = np.argsort(-self._frequency[found].astype(np.int64), kind="stable")
-        found = found[order]
-        codes, start = self._slots[found, 0].copy(), self._slots[found, 1].copy()
-        count, uses = self._count[found].copy(), self._frequency[found].copy()
-        loc = group_rows(self.rows, start, count)
-        sizes = self.rows.widths(loc)[np.cumsum(count)]
+        found = self._table.in_chunks(chosen)
+        loc = group_rows(self.rows, found.start, found.count)
+        sizes = self.rows.widths(loc)[np.cumsum(found.count)]
         most = int(np.searchsorted(sizes, self._segment_bytes, "right"))
-        keep = min(most, max(1, self._entries * 7 // 8 - (self._used - len(found))))
-        if keep < len(found):
-            self._evicted += len(found) - keep
-            self._cutoff = int(uses[keep])
-            table.sketch_put(codes[keep:], uses[keep:], self._sketch, self._sketch_bits)
-            table.remove(codes[keep:], self._slots, self._bits, self._count, self._frequency)
-            self._used -= len(found) - keep
-        segment, where = self._new_chunk(self.rows, loc[: int(count[:keep].sum())])
-        table.put(
-            codes[:keep],
-            where[np.cumsum(count[:keep], dtype=np.int64) - count[:keep]],
-            count[:keep],
-            uses[:keep],
-            self._slots,
-            self._bits,
-            self._count,
-            self._frequency,
-        )
+        others = self._table.used - len(found.codes)
+        keep = min(most, max(1, self._entries * 7 // 8 - others))
+        if keep < len(found.codes):
+            self._evict(found.part(slice(keep, None)))
+        kept = found.part(slice(keep))
+        segment, where = self._new_chunk(self.rows, loc[: int(kept.count.sum())])
+        kept.start = _heads(where, kept.count)
+        self._table.put(kept)
         for chunk in old:
             self._sizes[chunk] = 0
             self.rows.drop(chunk)
         self._young = []
         self._sealed.append(segment)
         self._account()
+
+    def _evict(self, groups: Groups) -> None:
+        """These leave; the sketch remembers how frequent they were."""
+        self._evicted += len(groups.codes)
+        self._cutoff = int(groups.uses[0])
+        table.sketch_put(groups.codes, groups.uses, self._sketch, self._sketch_bits)
+        self._table.remove(groups.codes)
+
+
+def _heads(where: I64, count: I32) -> I64:
+    """Where each group begins, its rows following one another in `where`."""
+    first: I64 = np.cumsum(count, dtype=np.int64) - count
+    heads: I64 = where[first]
+    return heads
 
 
 def new_rows(schema: pa.Schema) -> Chunks | Records:
@@ -282,11 +255,8 @@ class WholeMaster(Front):
 
     def __init__(self, schema: pa.Schema, rows: int, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._bits = max(4, (2 * rows).bit_length())
-        self._slots = np.full((1 << self._bits, 2), -1, np.int64)
-        self._count = np.zeros(1 << self._bits, np.int32)
-        self._frequency = np.zeros(1 << self._bits, np.uint32)
-        self._bytes = self._slots.nbytes + self._count.nbytes + self._frequency.nbytes
+        self._table = GroupTable(max(4, (2 * rows).bit_length()))
+        self._bytes = self._table.nbytes
         self.rows = new_rows(schema)
 
     def add(self, codes: I64, rows: Chunks) -> None:
@@ -296,16 +266,8 @@ class WholeMaster(Front):
         heads = np.empty(len(codes), np.int32)
         heads = heads[: search.code_runs(codes, heads)]
         count = np.diff(np.append(heads, len(codes))).astype(np.int32)
-        table.put(
-            codes[heads],
-            where[heads],
-            count,
-            np.zeros(len(heads), np.uint32),
-            self._slots,
-            self._bits,
-            self._count,
-            self._frequency,
-        )
+        uses = np.zeros(len(heads), np.uint32)
+        self._table.put(Groups(codes[heads], where[heads], count, uses))
         self._bytes += size
         self._ledger.set("front", self._bytes)
 
@@ -315,6 +277,5 @@ class WholeMaster(Front):
         return 3 * data_bytes + rows * (4 * 24 + 48) + (1 << 16)
 
     def probe(self, codes: I64) -> Hits | None:
-        start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
-        table.probe(codes, self._slots, self._bits, self._count, self._frequency, start, count)
+        start, count, _ = self._table.probe(codes)
         return Hits(start, count, None)
