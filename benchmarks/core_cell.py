@@ -138,4 +138,4 @@ def probe_rate(store: Path, waiting: int, skew: float) -> list[float]:
 
 
 def _window(join: ss.SemiStreamJoin) -> Any:
-    return join._phase  # the benchmark fills the window at once instead of over a cycle
+    return join._engine.phase  # the benchmark fills the window at once instead of over a cycle

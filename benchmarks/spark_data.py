@@ -105,7 +105,7 @@ def _master_note(rows: int) -> dict[str, object]:
 
 
 def _master_files(rows: int) -> int:
-    """About 70 MB each, so that a task scans one; an even number, so that both cores end together."""
+    """About 70 MB each, so that a task scans one; an even number, so both cores end together."""
     return max(4, 2 * round(rows / 2_500_000))
 
 

@@ -100,6 +100,7 @@ _FASTER = (  # batch rows, peer, how many times ours it should take
     (1_000_000, "spark-join-unsized", 5.0),
     (1_000_000, "broadcast-batch", 2.0),
 )
+_LEAST_ROWS = 10_000_000  # the speed goals are about masters this large: smaller ones fit in memory
 _OVERHEAD_MB = 150.0
 
 
@@ -116,6 +117,8 @@ def goals(results: Sequence[Row], builds: Sequence[Row]) -> list[dict[str, Any]]
 def _speed_goals(results: Sequence[Row]) -> list[Goal]:
     cells = by_cell(results)
     largest = max((rows for rows, _, _ in cells), default=0)
+    if largest < _LEAST_ROWS:
+        return []
     found = []
     for batch, peer, wanted in _FASTER:
         times = [

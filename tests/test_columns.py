@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from sample_data import KEY_VALUES
 
-from semistream.columns import Chunks, row_bytes
+from semistream.columns import Chunks
+from semistream.layout import row_bytes
 from semistream.records import Records
 from semistream.testing import rebatch, rows_of
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from spark_data import (
     PAYLOAD_SQL,
     frame,
     master_table,
+    python_workers,
     sales_table,
     setting,
     stream_of,
@@ -24,6 +26,7 @@ from semistream.spark.worker import _WARM, EnrichTask
 from semistream.testing import assert_same_rows, oracle
 
 KEYS = 2_000
+COUNTERS = ("rows_in", "front_hits", "waiting", "peak_bytes", "budget_bytes")
 MEMORY = "250kB"  # less than the master, so that rows wait and pages are read
 
 
@@ -34,50 +37,67 @@ def store(tmp_path_factory) -> str:
     return str(path)
 
 
-def warm_joins(spark: SparkSession, store: str) -> dict[int, dict[str, Any]]:
-    """What every Python worker has about this store: process -> counters of its warm join."""
+def look(spark: SparkSession, store: str) -> list[Any]:
+    """Counters of every task that the warm joins of this store answered since the first look. A
+    look leaves a mark on each join; what has no mark was not there last time."""
 
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import os
-
+    def visit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from semistream.spark.worker import _WARM
+
+        def mark(join: Any) -> None:
+            join.seen, forget = [], join.reset
+
+            def reset() -> None:
+                join.seen.append(join.stats)
+                forget()
+
+            join.reset = reset
 
         for _ in batches:
             pass
-        stats = [j.stats for j in _WARM.values() if j.master.describe().name == store]
-        names = ("rows_in", "front_hits", "waiting", "peak_bytes", "budget_bytes")
-        rows = [{"pid": os.getpid(), **{n: getattr(s, n) for n in names}} for s in stats]
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows)
+        for join in _WARM.values():
+            if join.master.describe().name == store:
+                if not hasattr(join, "seen"):
+                    mark(join)
+                rows = [{n: getattr(s, n) for n in COUNTERS} for s in join.seen]
+                join.seen.clear()
+                if rows:
+                    yield pa.RecordBatch.from_pylist(rows)
 
-    kind = "pid long, rows_in long, front_hits long, waiting long, peak_bytes long, "
-    found = {}
-    for _ in range(2):  # tasks take workers in turn: often enough to meet every one
-        rows = spark.range(0, 8, 1, 8).mapInArrow(look, kind + "budget_bytes long").collect()
-        found |= {row.pid: row.asDict() for row in rows}
-    return found
+    schema = ", ".join(f"{name} long" for name in COUNTERS)
+    every = spark.range(0, 16, 1, 16)  # tasks take workers in turn: enough to meet every one
+    return every.mapInArrow(visit, schema).collect()
 
 
 def test_the_join_stays_warm_between_micro_batches(spark, store, tmp_path) -> None:
-    """Every row of the query was taken in by a join that is still there: so none was made anew for
-    a micro-batch, and keys of the first one were answered from memory in the later ones."""
-    batches, rows = 4, 1_200
-    sales = sales_table(rows, [*range(100)])
-    folder = write_files(sales, tmp_path / "sales", batches)
+    """Keys of the first micro-batch are answered from memory in later ones, by the same join."""
+    table = master_table([*range(KEYS)])
+    first = sales_table(400, [*range(100)])
+    folder = write_files(first, tmp_path / "sales", 2)
     ours = enrich(
         stream_of(spark, folder), store, on="id", algorithm="sweepjoin", memory_per_task=MEMORY
     )
-    writer = ours.writeStream.format("memory").queryName("warm").trigger(availableNow=True)
+    writer = ours.writeStream.format("memory").queryName("warm")
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    assert query.awaitTermination(60)
-    assert len(query.recentProgress) == batches
-    table = master_table([*range(KEYS)])
-    assert_same_rows(spark.table("warm").toArrow(), oracle(sales, table, "id", "inner"))
-    joins = warm_joins(spark, store)
-    assert sum(join["rows_in"] for join in joins.values()) == rows
-    assert len(joins) < batches, "as many joins as micro-batches: none was used twice"
-    assert sum(join["front_hits"] for join in joins.values()) >= rows / batches
-    assert all(join["peak_bytes"] <= join["budget_bytes"] for join in joins.values())
+    try:
+        query.processAllAvailable()
+        assert look(spark, store) == []
+        rounds = len(python_workers()) + 2  # a task may get any worker: enough to come round
+        later = first.slice(0, 50)
+        for i in range(rounds):
+            pq.write_table(later, folder / f"later-{i}.parquet")
+        query.processAllAvailable()
+        tasks = look(spark, store)
+    finally:
+        query.stop()
+    assert query.lastProgress["batchId"] == 1 + rounds
+    assert tasks, "no join of the first micro-batches was there in the later ones"
+    for task in tasks:
+        assert task.rows_in == task.front_hits == len(later)
+        assert task.waiting == 0
+        assert task.peak_bytes <= task.budget_bytes
+    expected = oracle(first, table, "id", "inner") + rounds * oracle(later, table, "id", "inner")
+    assert_same_rows(spark.table("warm").toArrow(), expected)
 
 
 @pytest.mark.parametrize("algorithm", ["sweepjoin", "meshjoin"])

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks, row_bytes
+from .columns import Chunks
 from .kernels import multimap
+from .layout import row_bytes
 from .memory import Ledger
 
 I64 = NDArray[np.int64]

@@ -7,35 +7,23 @@ push(batch) ──> front stage ──hit──> output
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from .backlog import Backlog
-from .columns import Chunks, layouts, row_bytes
-from .disk import PHASES, DiskPhase, Parts
+from .engine import Engine, Question
 from .errors import BudgetError, MasterError, OverrunError, SpecError, StateError
-from .front import Front, KeyGroups, WholeMaster
-from .keys import KeyCoder, key_coder, pair_names
+from .keys import pair_names
 from .master import Master, Source, open_master
-from .master.sorting import Sorter
 from .memory import Ledger, parse_bytes
-from .output import Counters, Output, Shape, output_shape
-from .plan import STREAM_ROW, Split, choose, least_memory, split_memory
+from .output import Counters
+from .plan import STREAM_ROW, choose, least_memory
 from .snapshot import load, save
 from .spec import JoinSpec, Params, algorithm_named, column_names, join_type
 
-I64 = NDArray[np.int64]
 On = str | Sequence[str] | Mapping[str, str]
-INTAKE_BYTES = 64  # per stream row on its way through the front stage
-ROOM_BYTES = 1024  # kept free beside the rows of a chunk
 
 
 @dataclass(frozen=True)
@@ -99,23 +87,15 @@ class SemiStreamJoin:
         name = choose(info, self.budget) if algorithm == "auto" else algorithm
         self.algorithm = algorithm_named(name)
         least_memory(self.algorithm, info, self.budget, STREAM_ROW, self.master.mapped)
+        self._question = Question(self.master, self.spec, self.algorithm, self.budget, self.params)
         self._ledger = Ledger(self.budget)
-        self._phase: DiskPhase | None = None
-        self._front: Front
-        self._schema: pa.Schema | None = None
-        self._input: deque[pa.RecordBatch] = deque()
+        self._engine: Engine | None = None
         self._pending: Iterator[pa.RecordBatch] | None = None
-        self._steps = 0
         self._closed = False
         self._failed: BaseException | None = None
-        self._widest = 0
-        self._same_width = False
-        self._coder: KeyCoder
-        self._output: Output
-        self._split: Split
         self._before = (self.master.traffic.pages, self.master.traffic.bytes)
         if stream_schema is not None:
-            self._begin(stream_schema)
+            self._engine_for(stream_schema)
 
     # --- the four verbs ------------------------------------------------------------------------
 
@@ -125,27 +105,25 @@ class SemiStreamJoin:
         self._ready()
         if not isinstance(batch, pa.RecordBatch):
             raise SpecError(f"push takes a pyarrow RecordBatch, not {type(batch).__name__}")
-        self._check_schema(batch.schema)
-        self._input.append(batch)
-        return self._run(self._intake())
+        engine = self._engine_for(batch.schema)
+        engine.input.append(batch)
+        return self._run(engine.intake())
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the disk phase, whatever waits."""
         self._ready()
-        return self._run(self._one_step())
+        return self._run(self._engine.step()) if self._engine is not None else iter(())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Answer everything that waits."""
         self._ready()
-        return self._run(self._drain())
+        return self._run(self._engine.drain()) if self._engine is not None else iter(())
 
     def close(self) -> None:
         """Let go of memory. Waiting rows are forgotten: drain first to have them answered."""
+        self._last = self.stats
         self._closed = True
-        self._pending = None
-        self._input.clear()
-        self._phase = None
-        self._front = Front()
+        self._pending = self._engine = None
         for part in list(self._ledger.parts):
             self._ledger.set(part, 0)
 
@@ -153,13 +131,8 @@ class SemiStreamJoin:
         """Forget waiting rows and unread output, keep what the front stage has learnt. Counters
         begin anew."""
         self._pending = self._failed = None
-        self._input.clear()
-        if self._phase is not None:
-            self._phase.reset()
-        if self._schema is not None:
-            vars(self._output.counters).update(vars(Counters()))
-        for part in ("output", "intake", "read"):
-            self._ledger.set(part, 0)
+        if self._engine is not None:
+            self._engine.reset()
 
     def __enter__(self) -> SemiStreamJoin:
         return self
@@ -170,29 +143,26 @@ class SemiStreamJoin:
     @property
     def output_schema(self) -> pa.Schema:
         """The columns of the output; known after the first push, or from `stream_schema`."""
-        if self._schema is None:
+        if self._engine is None:
             raise StateError("the output's columns are known after the first push")
-        return self._output.shape.schema
+        return self._engine.output.shape.schema
 
     @property
     def stats(self) -> Stats:
-        counters = self._output.counters if self._schema is not None else None
+        if self._closed:
+            return replace(self._last, waiting=0, bytes_held=0)
+        engine = self._engine
         pages, count = self._before
-        waiting = len(self._phase.parts.backlog) if self._phase is not None else 0
         return Stats(
             algorithm=self.algorithm.name,
-            rows_in=counters.rows_in if counters else 0,
-            rows_matched=counters.rows_matched if counters else 0,
-            rows_unmatched=counters.rows_unmatched if counters else 0,
-            rows_out=counters.rows_out if counters else 0,
-            waiting=waiting,
-            front_hits=counters.front_hits if counters else 0,
+            **vars(engine.counters if engine is not None else Counters()),
+            waiting=engine.waiting if engine is not None else 0,
             pages_read=self.master.traffic.pages - pages,
             bytes_read=self.master.traffic.bytes - count,
             bytes_held=self._ledger.held,
             peak_bytes=self._ledger.peak,
             budget_bytes=self.budget,
-            steps=self._steps,
+            steps=engine.steps if engine is not None else 0,
         )
 
     # --- order of calls ------------------------------------------------------------------------
@@ -237,181 +207,30 @@ class SemiStreamJoin:
                 self._failed = error
             raise
 
-    # --- the work ------------------------------------------------------------------------------
-
-    def _intake(self) -> Iterator[pa.RecordBatch]:
-        while self._input:
-            batch = self._input[0]
-            taken = self._piece(batch)
-            if taken == 0:
-                yield from self._make_room(batch)
-                continue
-            rest = batch.slice(taken)
-            if len(rest):
-                self._input[0] = rest
-            else:
-                self._input.popleft()
-            yield from self._take(batch.slice(0, taken))
-        if self._phase is not None and not self._phase.waits:
-            yield from self._drain()
-
-    def _piece(self, batch: pa.RecordBatch) -> int:
-        """How many rows of the batch can be taken in now, all being misses; 0: make room first."""
-        most = min(len(batch), self._split.piece_rows)
-        if self._phase is None or len(batch) == 0:
-            return max(1, most)
-        most = min(most, self._phase.room())
-        if most <= 0:
-            return 0
-        free = self._phase.parts.backlog.free_bytes - ROOM_BYTES
-        size = batch.slice(0, most).nbytes
-        if size <= free and (self._same_width or size <= self._widest):
-            return most
-        ends = Chunks.of(batch.slice(0, most)).widths(np.arange(most, dtype=np.int64))
-        wide = np.flatnonzero(np.diff(ends) > self._widest)
-        fit = int(np.searchsorted(ends, free, "right")) - 1
-        return max(0, min(fit, int(wide[0]) if len(wide) else most))
-
-    def _make_room(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Answer waiting rows; if there are none, the next row is wider than was planned for."""
-        assert self._phase is not None
-        if len(self._phase.parts.backlog) or self._phase.room() <= 0:
-            yield from self._one_step()
-        else:
-            assert self._schema is not None
-            ends = Chunks.of(batch.slice(0, 1)).widths(np.zeros(1, np.int64))
-            self._begin(self._schema, int(ends[1]) + ROOM_BYTES)
-
-    def _take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Front stage: answer what it can, let the rest wait."""
-        self._output.counters.rows_in += len(batch)
-        encoded = self._coder.encode(batch)
-        rows = self._output.shape.extend(batch, encoded.arrays)
-        codes, usable = encoded.codes, encoded.usable
-        self._ledger.set("intake", INTAKE_BYTES * len(batch))
-        hits = self._front.probe(codes)
-        answered = np.zeros(len(codes), np.bool_) if usable is None else ~usable
-        if hits is not None:
-            if usable is not None:
-                hits.start[~usable], hits.count[~usable] = -1, 0
-            found = hits.count > 0
-            self._output.counters.front_hits += int(found.sum())
-            answered |= found
-            if hits.absent is not None:
-                answered |= hits.absent
-        if self._front.complete:
-            answered[:] = True
-        if self._phase is not None and not answered.all():
-            self._wait(rows, codes, answered)
-        if answered.any():
-            yield from self._answer_now(batch, rows, hits, answered)
-        self._ledger.set("intake", 0)
-
-    def _wait(self, rows: pa.RecordBatch, codes: I64, answered: NDArray[np.bool_]) -> None:
-        assert self._phase is not None
-        where = np.flatnonzero(~answered)
-        own = Chunks.of(rows).gather(where)  # a copy: the batch can go
-        copy = pa.RecordBatch.from_arrays(own, schema=rows.schema)
-        self._phase.admit(copy, codes[where])
-
-    def _answer_now(
-        self, batch: pa.RecordBatch, rows: pa.RecordBatch, hits: Any, answered: NDArray[np.bool_]
-    ) -> Iterator[pa.RecordBatch]:
-        stream = Chunks.of(rows)
-        if hits is None:
-            yield from self._output.unmatched(stream, np.flatnonzero(answered))
-            return
-        every = bool(answered.all())
-        where = np.arange(len(batch)) if every else np.flatnonzero(answered)
-        start = hits.start if every else hits.start[where]
-        count = hits.count if every else hits.count[where]
-        matched = np.zeros(len(where), np.bool_)
-        yield from self._output.answer(
-            stream,
-            where,
-            self._front.rows,
-            start,
-            count,
-            matched,
-            None,
-            batch if every else None,
-        )
-
-    def _one_step(self) -> Iterator[pa.RecordBatch]:
-        if self._phase is not None:
-            self._steps += 1
-            yield from self._phase.step()
-
-    def _drain(self) -> Iterator[pa.RecordBatch]:
-        while self._input:
-            yield from self._intake()
-        while self._phase is not None and len(self._phase.parts.backlog):
-            yield from self._one_step()
-
     # --- beginning -----------------------------------------------------------------------------
-
-    def _check_schema(self, schema: pa.Schema) -> None:
-        if self._schema is None:
-            self._begin(schema)
-        elif self._schema.names != schema.names or self._schema.types != schema.types:
-            for old, new in zip(self._schema, schema, strict=False):
-                if old.name != new.name or old.type != new.type:
-                    raise SpecError(
-                        f"the stream changed: column {old.name!r} {old.type} is now "
-                        f"{new.name!r} {new.type}; start a new join for the new columns"
-                    )
-            raise SpecError(
-                f"the stream changed from {len(self._schema)} to {len(schema)} columns; start a "
-                "new join for the new columns"
-            )
 
     def check(self, schema: pa.Schema) -> pa.Schema:
         """The output's columns for a stream with these columns. Raises what `push` would raise for
         names, types and budget, and allocates nothing."""
-        return self._design(schema, STREAM_ROW)[1].schema
+        return self._question.design(schema)[1].schema
 
-    def _design(self, schema: pa.Schema, widest: int) -> tuple[KeyCoder, Shape, Split]:
-        info = self.master.describe()
-        coder = key_coder(dict(self.spec.on), schema, info.schema)
-        shape = output_shape(self.spec, schema, info, coder)
-        widest = max(widest, row_bytes(shape.extended))
-        params = self.params
-        if self.master.block_pages is not None:
-            params = replace(params, front_share=0.0)
-        split = split_memory(self.algorithm, info, self.budget, widest, params, self.master.mapped)
-        return coder, shape, split
-
-    def _begin(self, schema: pa.Schema, widest: int = STREAM_ROW) -> None:
-        """The stream's columns are known: check the question, divide memory, build the parts. Again
-        when a row comes that is wider than `widest` bytes."""
-        info = self.master.describe()
-        coder, shape, split = self._design(schema, widest)
-        ledger = self._ledger
-        for part in ("front", "backlog"):
-            ledger.set(part, 0)
-        ledger.set("index", info.resident_bytes)
-        counters = self._output.counters if self._schema is not None else Counters()
-        output = Output(shape, self.spec.how, coder, split.output, ledger, counters)
-        front_schema = pa.schema([info.schema.field(n) for n in shape.master])
-        self._front = self._make_front(front_schema, split)
-        if self.algorithm.disk != "none":
-            linked = self.algorithm.disk == "scan"
-            backlog = Backlog(shape.extended, split.backlog, widest, linked, ledger)
-            parts = Parts(self.master, self._front, backlog, output, ledger, split.read)
-            self._phase = PHASES[self.algorithm.disk](parts)
-        self._coder, self._output, self._split, self._schema = coder, output, split, schema
-        self._widest = max(widest, row_bytes(shape.extended))
-        self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(schema))
-
-    def _make_front(self, schema: pa.Schema, split: Split) -> Front:
-        info = self.master.describe()
-        if self.algorithm.front == "all":
-            return _load_whole(self.master, schema, self._ledger)
-        width = max(16, min(info.bytes // max(1, info.rows), 1 << 20))
-        # Where pages may overlap no page can tell that a key's rows are complete: nothing to cache.
-        if self.master.block_pages is None and split.front >= KeyGroups.least(width):
-            return KeyGroups(schema, split.front, width, self.params.threshold, self._ledger)
-        return Front()
+    def _engine_for(self, schema: pa.Schema) -> Engine:
+        """The engine, made for the first batch's columns; later batches must have the same."""
+        if self._engine is None:
+            self._engine = Engine(self._question, schema, self._ledger)
+        known = self._engine.schema
+        if known.names == schema.names and known.types == schema.types:
+            return self._engine
+        for old, new in zip(known, schema, strict=False):
+            if old.name != new.name or old.type != new.type:
+                raise SpecError(
+                    f"the stream changed: column {old.name!r} {old.type} is now "
+                    f"{new.name!r} {new.type}; start a new join for the new columns"
+                )
+        raise SpecError(
+            f"the stream changed from {len(known)} to {len(schema)} columns; start a new join for "
+            "the new columns"
+        )
 
     # --- snapshots -----------------------------------------------------------------------------
 
@@ -419,11 +238,12 @@ class SemiStreamJoin:
         """Waiting rows and counters as bytes (an Arrow stream). The front stage is not part of it:
         it changes speed only."""
         self._ready()
-        if self._input:
-            raise StateError("rows of the last push are still to be taken in: call drain() first")
-        if self._schema is None:
+        engine = self._engine
+        if engine is None:
             return b""
-        return save(self._schema, self._question(), self._output.counters, self._phase)
+        if engine.input:
+            raise StateError("rows of the last push are still to be taken in: call drain() first")
+        return save(engine.schema, self._identity(), engine.counters, engine.phase)
 
     def restore(self, snapshot: bytes) -> None:
         """Go on from a snapshot of a join with the same question on the same master version."""
@@ -432,37 +252,22 @@ class SemiStreamJoin:
             raise StateError("restore goes into a new join; this one has taken in rows")
         if snapshot == b"":
             return
-        saved = load(snapshot, self._question())
-        self._check_schema(saved.rows.schema)
-        for name, value in saved.counters.items():
-            setattr(self._output.counters, name, value)
-        if self._phase is not None and saved.rows.num_rows:
+        saved = load(snapshot, self._identity())
+        engine = self._engine_for(saved.rows.schema)
+        vars(engine.counters).update(saved.counters)
+        if engine.phase is not None and saved.rows.num_rows:
             batch = saved.rows.combine_chunks().to_batches()[0]
-            encoded = self._coder.encode(batch)
-            saved.refill(
-                self._phase, self._output.shape.extend(batch, encoded.arrays), encoded.codes
-            )
+            encoded = engine.coder.encode(batch)
+            rows = engine.output.shape.extend(batch, encoded.arrays)
+            saved.refill(engine.phase, rows, encoded.codes)
 
-    def _question(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
+        """What a snapshot must have in common with the join that it is restored into."""
         return {
             "algorithm": self.algorithm.name,
             "spec": repr(self.spec),
             "version": self.master.describe().version,
         }
-
-
-def _load_whole(master: Master, schema: pa.Schema, ledger: Ledger) -> WholeMaster:
-    """Read all of the master and sort it by code."""
-    info = master.describe()
-    names = list(dict.fromkeys([*info.key, *schema.names]))
-    wide = pa.schema([info.schema.field(n) for n in names])
-    sorter = Sorter(wide, info.key, 1 << 62, Path(gettempdir()))
-    for batch in master.batches(names):
-        sorter.add(batch)
-    whole = WholeMaster(schema, info.rows, ledger)
-    for codes, rows in sorter.pieces(1 << 16):
-        whole.add(codes, Chunks.of(rows.select(schema.names)))
-    return whole
 
 
 def join_batches(

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks, Sizes, Spans, fixed_arrays, layouts
+from .columns import Chunks, Sizes, Spans, fixed_arrays
 from .kernels import records as k
+from .layout import layouts
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ..columns import row_bytes
 from ..errors import MasterError, SpecError
 from ..keys import codes_of, family, is_natural, not_null
+from ..layout import row_bytes
 from .base import Master, MasterInfo, Pages, Traffic, pages_of
 from .store_write import design, plain_batch
 

@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import Chunks, Layout, layouts
+from ..columns import Chunks
 from ..errors import DamagedError, SpecError, StoreError
 from ..keys import codes_of
+from ..layout import Layout, layouts
 from . import store_format as fmt
 from .base import Master, MasterInfo, Pages, Traffic
 from .store_files import Rows, StoreFile, as_batches

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import Chunks, addresses, layouts, plain, plain_type
+from ..columns import Chunks
 from ..errors import SpecError, StoreError
 from ..keys import HASH, check_key_type, is_natural, is_raw
+from ..layout import addresses, layouts, plain, plain_type
 from . import store_format as fmt
 from .sorting import Sorter
 

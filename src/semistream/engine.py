@@ -1,0 +1,248 @@
+"""The engine: the parts of a join, once the stream's columns are known.
+
+    batch ──pieces──> front stage ──hit──> output
+                          │ miss
+                      waiting rows ──> disk phase ──> output
+
+A batch is taken in piece by piece, each small enough to wait as a whole. Input that is not taken
+in yet stays in `input`, so an error loses nothing: the next call goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import gettempdir
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .backlog import Backlog
+from .columns import Chunks
+from .disk import PHASES, DiskPhase, Parts
+from .front import Front, Hits, KeyGroups, WholeMaster
+from .keys import KeyCoder, key_coder
+from .layout import layouts, row_bytes
+from .master import Master
+from .master.sorting import Sorter
+from .memory import Ledger
+from .output import Counters, Output, Shape, output_shape
+from .plan import INTAKE_BYTES, STREAM_ROW, Split, split_memory
+from .spec import Algorithm, JoinSpec, Params
+
+I64 = NDArray[np.int64]
+ROOM_BYTES = 1024  # kept free beside the rows of a chunk
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to join with what, how, and within which budget."""
+
+    master: Master
+    spec: JoinSpec
+    algorithm: Algorithm
+    budget: int
+    params: Params
+
+    def design(
+        self, schema: pa.Schema, widest: int = STREAM_ROW
+    ) -> tuple[KeyCoder, Shape, Split, int]:
+        """Check the question against the stream's columns and divide the memory, with room for
+        stream rows of `widest` bytes."""
+        info = self.master.describe()
+        coder = key_coder(dict(self.spec.on), schema, info.schema)
+        shape = output_shape(self.spec, schema, info, coder)
+        widest = max(widest, row_bytes(shape.extended))
+        params = self.params
+        if self.master.block_pages is not None:
+            params = replace(params, front_share=0.0)
+        split = split_memory(self.algorithm, info, self.budget, widest, params, self.master.mapped)
+        return coder, shape, split, widest
+
+
+class Engine:
+    def __init__(self, question: Question, schema: pa.Schema, ledger: Ledger) -> None:
+        self.question, self.schema = question, schema
+        self.input: deque[pa.RecordBatch] = deque()
+        self.counters = Counters()
+        self.steps = 0
+        self._ledger = ledger
+        self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(schema))
+        self._build(STREAM_ROW)
+
+    def _build(self, widest: int) -> None:
+        """Make the parts; again when a row comes that is wider than was planned for."""
+        question, ledger = self.question, self._ledger
+        info = question.master.describe()
+        self.coder, shape, self.split, self._widest = question.design(self.schema, widest)
+        self.phase: DiskPhase | None = None  # let go of old parts before new ones are made
+        self.front = Front()
+        for part in ("front", "backlog"):
+            ledger.set(part, 0)
+        ledger.set("index", info.resident_bytes)
+        how, limit = question.spec.how, self.split.output
+        self.output = Output(shape, how, self.coder, limit, ledger, self.counters)
+        self.front = self._make_front(pa.schema([info.schema.field(n) for n in shape.master]))
+        disk = question.algorithm.disk
+        if disk != "none":
+            backlog = Backlog(
+                shape.extended, self.split.backlog, self._widest, disk == "scan", ledger
+            )
+            read = self.split.read
+            parts = Parts(question.master, self.front, backlog, self.output, ledger, read)
+            self.phase = PHASES[disk](parts)
+
+    def _make_front(self, schema: pa.Schema) -> Front:
+        question, limit = self.question, self.split.front
+        info = question.master.describe()
+        if question.algorithm.front == "all":
+            return _load_whole(question.master, schema, self._ledger)
+        width = max(16, min(info.bytes // max(1, info.rows), 1 << 20))
+        # Where pages may overlap no page can tell that a key's rows are complete: nothing to cache.
+        if question.master.block_pages is None and limit >= KeyGroups.least(width):
+            return KeyGroups(schema, limit, width, question.params.threshold, self._ledger)
+        return Front()
+
+    @property
+    def waiting(self) -> int:
+        return len(self.phase.parts.backlog) if self.phase is not None else 0
+
+    def reset(self) -> None:
+        """Forget waiting rows, keep what the front stage has learnt. Counters begin anew."""
+        self.input.clear()
+        if self.phase is not None:
+            self.phase.reset()
+        vars(self.counters).update(vars(Counters()))
+        for part in ("output", "intake", "read"):
+            self._ledger.set(part, 0)
+
+    # --- the work ------------------------------------------------------------------------------
+
+    def intake(self) -> Iterator[pa.RecordBatch]:
+        while self.input:
+            batch = self.input[0]
+            taken = self._piece(batch)
+            if taken == 0:
+                yield from self._make_room(batch)
+                continue
+            rest = batch.slice(taken)
+            if len(rest):
+                self.input[0] = rest
+            else:
+                self.input.popleft()
+            yield from self._take(batch.slice(0, taken))
+        if self.phase is not None and not self.phase.waits:
+            yield from self.drain()
+
+    def _piece(self, batch: pa.RecordBatch) -> int:
+        """How many rows of the batch can be taken in now, all being misses; 0: make room first."""
+        most = min(len(batch), self.split.piece_rows)
+        if self.phase is None or len(batch) == 0:
+            return max(1, most)
+        most = min(most, self.phase.room())
+        if most <= 0:
+            return 0
+        free = self.phase.parts.backlog.free_bytes - ROOM_BYTES
+        size = batch.slice(0, most).nbytes
+        if size <= free and (self._same_width or size <= self._widest):
+            return most
+        ends = Chunks.of(batch.slice(0, most)).widths(np.arange(most, dtype=np.int64))
+        wide = np.flatnonzero(np.diff(ends) > self._widest)
+        fit = int(np.searchsorted(ends, free, "right")) - 1
+        return max(0, min(fit, int(wide[0]) if len(wide) else most))
+
+    def _make_room(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Answer waiting rows; if there are none, the next row is wider than was planned for."""
+        assert self.phase is not None
+        if len(self.phase.parts.backlog) or self.phase.room() <= 0:
+            yield from self.step()
+        else:
+            ends = Chunks.of(batch.slice(0, 1)).widths(np.zeros(1, np.int64))
+            self._build(int(ends[1]) + ROOM_BYTES)
+
+    def _take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Front stage: answer what it can, let the rest wait."""
+        self.counters.rows_in += len(batch)
+        encoded = self.coder.encode(batch)
+        rows = self.output.shape.extend(batch, encoded.arrays)
+        codes, usable = encoded.codes, encoded.usable
+        self._ledger.set("intake", INTAKE_BYTES * len(batch))
+        hits = self.front.probe(codes)
+        answered = np.zeros(len(codes), np.bool_) if usable is None else ~usable
+        if hits is not None:
+            if usable is not None:
+                hits.start[~usable], hits.count[~usable] = -1, 0
+            found = hits.count > 0
+            self.counters.front_hits += int(found.sum())
+            answered |= found
+            if hits.absent is not None:
+                answered |= hits.absent
+        if self.front.complete:
+            answered[:] = True
+        if self.phase is not None and not answered.all():
+            self._wait(rows, codes, answered)
+        if answered.any():
+            yield from self._answer_now(batch, rows, hits, answered)
+        self._ledger.set("intake", 0)
+
+    def _wait(self, rows: pa.RecordBatch, codes: I64, answered: NDArray[np.bool_]) -> None:
+        assert self.phase is not None
+        where = np.flatnonzero(~answered)
+        own = Chunks.of(rows).gather(where)  # a copy: the batch can go
+        copy = pa.RecordBatch.from_arrays(own, schema=rows.schema)
+        self.phase.admit(copy, codes[where])
+
+    def _answer_now(
+        self,
+        batch: pa.RecordBatch,
+        rows: pa.RecordBatch,
+        hits: Hits | None,
+        answered: NDArray[np.bool_],
+    ) -> Iterator[pa.RecordBatch]:
+        stream = Chunks.of(rows)
+        if hits is None:
+            yield from self.output.unmatched(stream, np.flatnonzero(answered))
+            return
+        every = bool(answered.all())
+        where = np.arange(len(batch)) if every else np.flatnonzero(answered)
+        start = hits.start if every else hits.start[where]
+        count = hits.count if every else hits.count[where]
+        matched = np.zeros(len(where), np.bool_)
+        yield from self.output.answer(
+            stream,
+            where,
+            self.front.rows,
+            start,
+            count,
+            matched,
+            None,
+            batch if every else None,
+        )
+
+    def step(self) -> Iterator[pa.RecordBatch]:
+        if self.phase is not None:
+            self.steps += 1
+            yield from self.phase.step()
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        while self.input:
+            yield from self.intake()
+        while self.phase is not None and len(self.phase.parts.backlog):
+            yield from self.step()
+
+
+def _load_whole(master: Master, schema: pa.Schema, ledger: Ledger) -> WholeMaster:
+    """Read all of the master and sort it by code."""
+    info = master.describe()
+    names = list(dict.fromkeys([*info.key, *schema.names]))
+    wide = pa.schema([info.schema.field(n) for n in names])
+    sorter = Sorter(wide, info.key, 1 << 62, Path(gettempdir()))
+    for batch in master.batches(names):
+        sorter.add(batch)
+    whole = WholeMaster(schema, info.rows, ledger)
+    for codes, rows in sorter.pieces(1 << 16):
+        whole.add(codes, Chunks.of(rows.select(schema.names)))
+    return whole

@@ -1,0 +1,96 @@
+"""How Arrow columns lie in memory, and which types the kernels read as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one column lies in memory: `kind` is fixed, bits, var, null or other."""
+
+    type: pa.DataType
+    kind: str
+    width: int  # bytes of a fixed value; bytes of an offset for var
+    buffer: int  # number of the column's first buffer (its validity) within the chunk
+    buffers: int
+
+
+def _kind(t: pa.DataType) -> tuple[str, int, int]:
+    """(kind, width, buffers) of a type; "other" goes through pyarrow, slower but any type."""
+    if pa.types.is_boolean(t):
+        return "bits", 0, 2
+    if pa.types.is_string(t) or pa.types.is_binary(t):
+        return "var", 4, 3
+    if pa.types.is_large_string(t) or pa.types.is_large_binary(t):
+        return "var", 8, 3
+    if pa.types.is_null(t):
+        return "null", 0, 0
+    if pa.types.is_primitive(t) or pa.types.is_decimal(t) or pa.types.is_fixed_size_binary(t):
+        return "fixed", t.bit_width // 8, 2
+    return "other", 0, 0
+
+
+def layouts(schema: pa.Schema) -> list[Layout]:
+    result, at = [], 0
+    for field in schema:
+        kind, width, buffers = _kind(field.type)
+        result.append(Layout(field.type, kind, width, at, buffers))
+        at += buffers
+    return result
+
+
+def row_bytes(schema: pa.Schema, guess_var: int = 24) -> int:
+    """Bytes of a typical row, for sizing buffers before any row was seen."""
+    total = 0
+    for column in layouts(schema):
+        total += guess_var + column.width if column.kind in ("var", "other") else column.width
+    return total + len(schema) // 8 + 1
+
+
+def addresses(array: pa.Array, layout: Layout) -> list[int]:
+    """Buffer addresses of an array as `offsets` wants them, its slice offset folded in; bitmaps
+    must begin at a byte: see `byte_aligned`."""
+    buffers = array.buffers()
+    first = -1
+    if buffers[0] is not None and array.null_count:
+        first = buffers[0].address + array.offset // 8
+    if layout.kind == "bits":
+        return [first, buffers[1].address + array.offset // 8 if buffers[1] is not None else 0]
+    values = buffers[1].address if buffers[1] is not None else 0
+    result = [first, values + array.offset * layout.width]
+    if layout.kind == "var":
+        result.append(buffers[2].address if buffers[2] is not None else 0)
+    return result
+
+
+def byte_aligned(batch: pa.RecordBatch, columns: Sequence[Layout]) -> pa.RecordBatch:
+    """The batch, with a copy of every column whose bitmap begins within a byte (a slice)."""
+    arrays = list(batch.columns)
+    for j, (array, column) in enumerate(zip(arrays, columns, strict=True)):
+        if array.offset % 8 and column.buffers and (column.kind == "bits" or array.null_count):
+            arrays[j] = pa.concat_arrays([array])
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """Dictionary and view types as the plain type that the kernels read."""
+    t = array.type
+    target = plain_type(t)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    return array if target == t else pc.cast(array, target)
+
+
+def plain_type(t: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(t):
+        return plain_type(t.value_type)
+    if pa.types.is_string_view(t):
+        return pa.string()
+    if pa.types.is_binary_view(t):
+        return pa.binary()
+    return t
