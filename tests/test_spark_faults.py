@@ -236,11 +236,11 @@ def test_the_driver_killed_and_restarted(spark, tmp_path) -> None:
     """Killed after some commits, killed again within a micro-batch, then run to the end from the
     checkpoint: the Parquet sink has every row once."""
     sales = sales_table(600, [*range(3_300), *[7] * 300, None])
-    write_files(sales, tmp_path / "sales", 12)  # 50 rows in each micro-batch
+    write_files(sales, tmp_path / "sales", 8)  # 75 rows in each micro-batch
     ss.Store.create(tmp_path / "store", MASTER, key="id", page_bytes=2048).close()
     script = tmp_path / "query.py"
     script.write_text(SCRIPT)
-    (tmp_path / "gate").touch()  # the micro-batch of the tenth file waits half way
+    (tmp_path / "gate").touch()  # the micro-batch of the seventh file waits half way
 
     def commits() -> int:
         return len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
@@ -256,7 +256,7 @@ def test_the_driver_killed_and_restarted(spark, tmp_path) -> None:
         finally:
             driver.kill()
         seen.append(commits())
-    assert 2 <= seen[0] < seen[1] < 12, "killed twice in the middle, at different points"
+    assert 2 <= seen[0] < seen[1] < 8, "killed twice in the middle, at different points"
     out = str(tmp_path / "out")
     under_way = spark.read.parquet(out).where("sale = 450")
     assert under_way.count() == 0, "the second kill came after its micro-batch"
