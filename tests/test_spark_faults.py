@@ -195,16 +195,20 @@ if __name__ == "__main__":
 """
 
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a JVM that starts fast
+
+
 class Driver:
     """A query in a process of its own, with its own JVM and workers."""
 
     def __init__(self, script: Path, folder: Path) -> None:
         log_config = Path(__file__).with_name("log4j2.properties").as_uri()
+        options = f"{SHORT_LIVED} -Dlog4j2.configurationFile={log_config}"
         config = {
             "spark.driver.memory": "1g",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_config}",
+            "spark.driver.extraJavaOptions": options,
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
             "spark.ui.enabled": "false",

@@ -49,7 +49,10 @@ def from_locator(locator: dict[str, Any]) -> Master:
     """Open the master that `Master.locator` described, in another process."""
     kind = locator["kind"]
     if kind == "store":
-        return Store.open(locator["path"], locator["version"], io=locator["io"])
+        store = Store.open(locator["path"], locator["version"], io=locator["io"])
+        if store.locator()["run"] != locator["run"]:
+            raise MasterError(f"{store.root} was rebuilt since the query began; start it again")
+        return store
     if kind == "parquet":
         return ParquetMaster(Path(locator["path"]), locator["key"])
     with pa.ipc.open_stream(pa.py_buffer(locator["table"])) as reader:

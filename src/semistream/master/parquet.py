@@ -74,7 +74,10 @@ class ParquetMaster(Master):
         return self._info
 
     def locator(self) -> dict[str, Any]:
-        return {"kind": "parquet", "path": str(self.path.absolute()), "key": list(self._info.key)}
+        # Sizes and times tell these files from others that were written in their place later.
+        found = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in self._files]
+        path = str(self.path.absolute())
+        return {"kind": "parquet", "path": path, "key": list(self._info.key), "files": found}
 
     def _groups_of(self, path: Path) -> Iterator[_Group]:
         file = _read(path)

@@ -96,8 +96,14 @@ class Store(Master):
         return f"Store({str(self.root)!r}, version={self.version}, rows={self._run.rows})"
 
     def locator(self) -> dict[str, Any]:
-        path = str(self.root.absolute())
-        return {"kind": "store", "path": path, "version": self.version, "io": self.io}
+        # The run tells a store from another that was built in its place later.
+        return {
+            "kind": "store",
+            "path": str(self.root.absolute()),
+            "version": self.version,
+            "run": self._run.id,
+            "io": self.io,
+        }
 
     def describe(self) -> MasterInfo:
         return self._info
