@@ -111,11 +111,11 @@ class Engine:
         return len(self.phase.parts.backlog) if self.phase is not None else 0
 
     def reset(self) -> None:
-        """Forget waiting rows, keep what the front stage has learnt. Counters begin anew."""
+        """Forget waiting rows (they count as rows in no longer), keep the front stage."""
         self.input.clear()
         if self.phase is not None:
             self.phase.reset()
-        vars(self.counters).update(vars(Counters()))
+        self.counters.rows_in = self.counters.rows_matched + self.counters.rows_unmatched
         for part in ("output", "intake", "read"):
             self._ledger.set(part, 0)
 

@@ -128,8 +128,8 @@ class SemiStreamJoin:
             self._ledger.set(part, 0)
 
     def reset(self) -> None:
-        """Forget waiting rows and unread output, keep what the front stage has learnt. Counters
-        begin anew."""
+        """Forget waiting rows and unread output, keep what the front stage has learnt. Forgotten
+        rows no longer count as rows in."""
         self._pending = self._failed = None
         if self._engine is not None:
             self._engine.reset()

@@ -181,7 +181,10 @@ def publish(root: Path, manifest: Manifest) -> None:
 @contextmanager
 def new_root(root: Path) -> Iterator[None]:
     """Make a store's folders; if that fails half way, leave nothing empty behind."""
-    (root / DATA).mkdir(parents=True, exist_ok=True)
+    try:
+        (root / DATA).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{root} cannot be made a folder: {error.strerror}") from error
     try:
         yield
     except BaseException:

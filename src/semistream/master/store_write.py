@@ -72,18 +72,19 @@ def design(schema: pa.Schema, key: str | Sequence[str], page_bytes: int = PAGE_B
     if page_bytes < 256:
         raise SpecError(f"page_bytes={page_bytes}: pages of less than 256 bytes are refused")
     for field in schema:
-        if _nested_dictionary(field.type):
+        if _nested_odd(field.type):
             raise SpecError(
-                f"column {field.name!r} is {field.type}: dictionaries inside nested columns are "
-                "not supported; cast it to plain values first"
+                f"column {field.name!r} is {field.type}: dictionaries and views inside nested "
+                "columns are not supported; cast it to plain values first"
             )
     plain_schema = pa.schema([pa.field(f.name, plain_type(f.type), f.nullable) for f in schema])
     return Design(plain_schema, names, page_bytes)
 
 
-def _nested_dictionary(t: pa.DataType) -> bool:
+def _nested_odd(t: pa.DataType) -> bool:
+    """Dictionaries and views inside a nested type: they would not survive a page."""
     children = [t.field(i).type for i in range(t.num_fields)]
-    return any(pa.types.is_dictionary(c) or _nested_dictionary(c) for c in children)
+    return any(plain_type(c) != c or _nested_odd(c) for c in children)
 
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -50,6 +50,7 @@ def enrich(
     # A join that is never fed: it checks names, types and the budget as the workers' own will.
     rehearsal = SemiStreamJoin(opened, on, how, columns, algorithm, memory, suffix=suffix)
     joined = rehearsal.check(incoming)
+    _check_case(df, joined.names, len(incoming))
     out, arrow = spark_schema(joined, len(incoming))
     locator = opened.locator()
     if len(locator.get("table", b"")) > MOST_TABLE_BYTES:
@@ -68,3 +69,17 @@ def enrich(
         casts={f.name: f.type for f, g in zip(arrow, joined, strict=True) if f.type != g.type},
     )
     return df.mapInArrow(task, out)
+
+
+def _check_case(df: DataFrame, names: list[str], stream: int) -> None:
+    """Spark does not tell "ID" from "id" unless it is told to."""
+    if df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true":
+        return
+    taken = {name.lower(): name for name in names[:stream]}
+    for name in names[stream:]:
+        other = taken.setdefault(name.lower(), name)
+        if other != name:
+            raise SpecError(
+                f"columns {other!r} and {name!r} differ in case only, which Spark cannot tell "
+                "apart; leave one out with columns=[...] or rename it"
+            )

@@ -24,14 +24,18 @@ def stream_schema(df: DataFrame) -> pa.Schema:
 
 def spark_type(name: str, t: pa.DataType) -> pa.DataType:
     """The type that carries a master column through Spark without loss."""
+    if (pa.types.is_timestamp(t) or pa.types.is_duration(t)) and t.unit == "ns":
+        raise SpecError(
+            f"master column {name!r} has {t}: Spark keeps microseconds, so nanoseconds would be "
+            "lost; cast it to microseconds (timestamp[us], duration[us]) before building the "
+            "store, or leave it out with columns=[...]"
+        )
     if pa.types.is_timestamp(t):
-        if t.unit == "ns":
-            raise SpecError(
-                f"master column {name!r} is {t}: Spark keeps microseconds, so nanoseconds would be "
-                "lost; cast it to timestamp[us] before building the store, or leave it out with "
-                "columns=[...]"
-            )
         return pa.timestamp("us", t.tz)
+    if pa.types.is_duration(t):
+        return pa.duration("us")
+    if pa.types.is_time(t):
+        return pa.time64("ns")
     if pa.types.is_decimal(t):
         if t.precision > 38:
             raise SpecError(f"master column {name!r} is {t}: Spark decimals have 38 digits at most")
@@ -42,6 +46,10 @@ def spark_type(name: str, t: pa.DataType) -> pa.DataType:
         return pa.string()
     if pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t):
         return pa.binary()
+    if pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t):
+        return pa.list_(t.value_field.with_type(spark_type(name, t.value_type)))
+    if pa.types.is_struct(t):
+        return pa.struct([f.with_type(spark_type(name, f.type)) for f in t])
     return _WIDER.get(t, t)
 
 
