@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shutil
 import time
@@ -43,6 +44,7 @@ def measure(
     variant: Variant, setting: Setting, work: Work, scratch: Path
 ) -> tuple[Line, list[Line]]:
     """A result for the table, and the micro-batches it was taken from."""
+    _settle(setting.spark)
     with fresh_workers(setting.spark) as memory, variant.open(setting) as join:
         query = _run(join(read_stream(setting.spark, work.stream)), scratch / "checkpoint")
     cell: Line = {
@@ -60,6 +62,19 @@ def measure(
         "memory_mb": setting.memory / 1e6 if variant.name == "ours" else None,
     }
     return result | _memory_columns(memory), batches
+
+
+def _settle(spark: SparkSession) -> None:
+    """Clear away what the variant before left: whoever follows a shuffle would pay for its files.
+
+    Spark deletes them once the JVM has collected their owners, in a thread of its own; what was
+    still to be written to disk by then goes there now, and not during the next measurement.
+    """
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None  # there is a session, so there is a JVM
+    jvm.java.lang.System.gc()
+    time.sleep(2)
+    os.sync()
 
 
 def _run(frame: DataFrame, checkpoint: Path) -> StreamingQuery:
