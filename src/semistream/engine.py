@@ -182,27 +182,27 @@ class Engine:
                 answered |= hits.absent
         if self.front.complete:
             answered[:] = True
+        stream = Chunks.of(rows)
         if self.phase is not None and not answered.all():
-            self._wait(rows, codes, answered)
+            self._wait(stream, codes, answered)
         if answered.any():
-            yield from self._answer_now(batch, rows, hits, answered)
+            yield from self._answer_now(batch, stream, hits, answered)
         self._ledger.set("intake", 0)
 
-    def _wait(self, rows: pa.RecordBatch, codes: I64, answered: NDArray[np.bool_]) -> None:
+    def _wait(self, stream: Chunks, codes: I64, answered: NDArray[np.bool_]) -> None:
         assert self.phase is not None
         where = np.flatnonzero(~answered)
-        own = Chunks.of(rows).gather(where)  # a copy: the batch can go
-        copy = pa.RecordBatch.from_arrays(own, schema=rows.schema)
+        own = stream.gather(where)  # a copy: the batch can go
+        copy = pa.RecordBatch.from_arrays(own, schema=stream.schema)
         self.phase.admit(copy, codes[where])
 
     def _answer_now(
         self,
         batch: pa.RecordBatch,
-        rows: pa.RecordBatch,
+        stream: Chunks,
         hits: Hits | None,
         answered: NDArray[np.bool_],
     ) -> Iterator[pa.RecordBatch]:
-        stream = Chunks.of(rows)
         if hits is None:
             yield from self.output.unmatched(stream, np.flatnonzero(answered))
             return

@@ -15,7 +15,6 @@ and a candidate replaces only what is less frequent than itself.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +33,6 @@ SEGMENTS = 16
 YOUNG_CHUNKS = 32
 LOAD = 0.75  # of the table, when full
 ENTRY_BYTES = 44  # of the table and the sketch, per group
-FULL = 0.95
 MOST_GROUP = 4096  # rows of a group that may be cached
 RECORD_BYTES = 24  # what packing adds to a row, at most
 
@@ -67,11 +65,11 @@ class KeyGroups(Front):
         self, schema: pa.Schema, limit: int, row_bytes: int, threshold: int, ledger: Ledger
     ) -> None:
         self._schema, self._ledger = schema, ledger
-        slots = max(1, limit // (row_bytes + ENTRY_BYTES)) / LOAD
-        self._bits = max(4, round(math.log2(slots)))
-        self._entries = int(LOAD * (1 << self._bits))
-        self._sketch_bits = self._bits + 2
-        self._absent_bits = max(3, self._bits - 3)
+        groups = max(SEGMENTS + 2, limit // (row_bytes + ENTRY_BYTES))
+        self._slots = int(groups / LOAD)
+        self._segment_groups = groups // (SEGMENTS + 2)
+        self._sketch_bits = (4 * groups).bit_length()
+        self._absent_bits = max(3, self._sketch_bits - 5)
         self._limit = limit
         self._first_threshold = threshold
         self.clear()
@@ -82,7 +80,7 @@ class KeyGroups(Front):
         return 64 * (row_bytes + ENTRY_BYTES)
 
     def clear(self) -> None:
-        self._table = GroupTable(self._bits)
+        self._table = GroupTable(self._slots)
         self._sketch = np.zeros(1 << self._sketch_bits, np.uint8)
         self._absent = np.zeros(1 << self._absent_bits, np.int64)
         self._absent_used = np.zeros(1 << self._absent_bits, np.uint8)
@@ -93,6 +91,7 @@ class KeyGroups(Front):
         self.rows = new_rows(self._schema)
         self._sizes: list[int] = []  # bytes per chunk; 0: free
         self._young: list[int] = []
+        self._young_groups = 0
         self._sealed: list[int] = []  # oldest first
         self._probes = self._evicted = self._since = self._sketched = self._cutoff = 0
         self.threshold = self._first_threshold
@@ -142,7 +141,7 @@ class KeyGroups(Front):
         ):
             self._probes = self._sketched = 0
             self._cutoff //= 2
-            table.halve(self._sketch, self._table.frequency)
+            self._table.halve(self._sketch)
 
     def _move_threshold(self) -> None:
         """Down while there is room, up when groups replace each other too fast."""
@@ -158,8 +157,7 @@ class KeyGroups(Front):
         self._evicted = 0
 
     def _is_full(self) -> bool:
-        by_bytes = len(self._sealed) >= SEGMENTS
-        return by_bytes or self._table.used >= FULL * self._entries
+        return len(self._sealed) >= SEGMENTS
 
     def _admit(self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks) -> None:
         """Copy groups into young chunks, most frequent first; a full young generation competes
@@ -171,7 +169,7 @@ class KeyGroups(Front):
         while at < len(codes):
             room = self._segment_bytes - sum(self._sizes[c] for c in self._young)
             fit = int(np.searchsorted(size, size[at] + room, "right")) - 1
-            fit = min(fit, at + self._entries - self._table.used)
+            fit = min(fit, at + self._segment_groups - self._young_groups)
             if fit > at and len(self._young) < YOUNG_CHUNKS:
                 part = slice(at, fit)
                 self._store(
@@ -189,6 +187,7 @@ class KeyGroups(Front):
     def _store(self, codes: I64, count: I32, uses: I32, pages: Chunks, loc: I64) -> None:
         chunk, where = self._new_chunk(pages, loc)
         self._young.append(chunk)
+        self._young_groups += len(codes)
         self._table.put(Groups(codes, _heads(where, count), count, uses.astype(np.uint32)))
 
     def _new_chunk(self, source: Chunks | Records, loc: I64) -> tuple[int, I64]:
@@ -213,8 +212,7 @@ class KeyGroups(Front):
         loc = group_rows(self.rows, found.start, found.count)
         sizes = self.rows.widths(loc)[np.cumsum(found.count)]
         most = int(np.searchsorted(sizes, self._segment_bytes, "right"))
-        others = self._table.used - len(found.codes)
-        keep = min(most, max(1, self._entries * 7 // 8 - others))
+        keep = min(most, self._segment_groups)
         if keep < len(found.codes):
             self._evict(found.part(slice(keep, None)))
         kept = found.part(slice(keep))
@@ -224,7 +222,7 @@ class KeyGroups(Front):
         for chunk in old:
             self._sizes[chunk] = 0
             self.rows.drop(chunk)
-        self._young = []
+        self._young, self._young_groups = [], 0
         self._sealed.append(segment)
         self._account()
 
@@ -255,7 +253,7 @@ class WholeMaster(Front):
 
     def __init__(self, schema: pa.Schema, rows: int, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._table = GroupTable(max(4, (2 * rows).bit_length()))
+        self._table = GroupTable(max(8, 2 * rows))
         self._bytes = self._table.nbytes
         self.rows = new_rows(schema)
 

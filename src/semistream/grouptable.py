@@ -28,54 +28,43 @@ class Groups:
 
 
 class GroupTable:
-    """2 ** bits slots, open addressing (kernels/table.py)."""
+    """`size` slots, open addressing (kernels/table.py)."""
 
-    SLOT_BYTES = 8 + 8 + 4 + 4
+    SLOT_BYTES = 24
 
-    def __init__(self, bits: int) -> None:
-        self._bits = bits
-        self._slots = np.full((1 << bits, 2), -1, np.int64)
-        self._count = np.zeros(1 << bits, np.int32)
-        self.frequency = np.zeros(1 << bits, np.uint32)
+    def __init__(self, size: int) -> None:
+        self._slots = np.full((size, 3), -1, np.int64)
         self.used = 0
 
     @property
     def nbytes(self) -> int:
-        return self._slots.nbytes + self._count.nbytes + self.frequency.nbytes
+        return self._slots.nbytes
 
     def put(self, groups: Groups) -> None:
         """Insert groups, or move those that are there to their new place."""
-        self.used += table.put(
-            groups.codes,
-            groups.start,
-            groups.count,
-            groups.uses,
-            self._slots,
-            self._bits,
-            self._count,
-            self.frequency,
-        )
+        self.used += table.put(groups.codes, groups.start, groups.count, groups.uses, self._slots)
 
     def remove(self, codes: I64) -> None:
-        table.remove(codes, self._slots, self._bits, self._count, self.frequency)
+        table.remove(codes, self._slots)
         self.used -= len(codes)
 
     def probe(self, codes: I64) -> tuple[I64, I32, int]:
         """(start, count, hits) of each code; start is -1 where it is not here."""
         start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
-        hits = table.probe(
-            codes, self._slots, self._bits, self._count, self.frequency, start, count
-        )
+        hits = table.probe(codes, self._slots, start, count)
         return start, count, hits
+
+    def halve(self, sketch: NDArray[np.uint8]) -> None:
+        """Halve all frequencies, here and in the sketch."""
+        table.halve(sketch, self._slots)
 
     def in_chunks(self, chosen: NDArray[np.bool_]) -> Groups:
         """Groups whose rows are in the chosen chunks, most frequent first."""
-        found = np.empty(self.used, np.int64)
-        found = found[: table.in_chunks(self._slots, chosen, found)]
-        found = found[np.argsort(-self.frequency[found].astype(np.int64), kind="stable")]
-        return Groups(
-            self._slots[found, 0],
-            self._slots[found, 1],
-            self._count[found],
-            self.frequency[found],
-        )
+        where = np.empty(self.used, np.int64)
+        where = where[: table.in_chunks(self._slots, chosen, where)]
+        found = self._slots[where]
+        uses = found[:, 2] & table.MOST_USES
+        order = np.argsort(-uses, kind="stable")
+        found, uses = found[order], uses[order]
+        count = (found[:, 2] >> 32).astype(np.int32)
+        return Groups(found[:, 0].copy(), found[:, 1].copy(), count, uses.astype(np.uint32))

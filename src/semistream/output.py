@@ -169,15 +169,13 @@ class Output:
         if self._coder.verify:
             same = self._verified(stream, rows, master, loc)
             rows, slots, loc = rows[same], slots[same], loc[same]
-        new = ~matched[slots]
-        first = np.flatnonzero(new)
-        if len(first):
-            first = first[np.unique(slots[first], return_index=True)[1]]
+        if self.how == "semi":
+            new = np.flatnonzero(~matched[slots])
+            new = new[np.unique(slots[new], return_index=True)[1]]
+            yield from self._batches(stream, rows[np.sort(new)], None, None, None)
         matched[slots] = True
-        if self.how in ("inner", "left") and len(rows):
+        if self.how in ("inner", "left"):
             yield from self._batches(stream, rows, master, loc, None)
-        elif self.how == "semi" and len(first):
-            yield from self._batches(stream, rows[np.sort(first)], None, None, None)
 
     def _pairs(self, master: RowSource, start: I64, count: I32) -> Iterator[tuple[I64 | I32, I64]]:
         if len(count) == 0 or count.max() <= 1:

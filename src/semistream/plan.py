@@ -17,7 +17,7 @@ INTAKE_BYTES = 64
 MOST_OUTPUT = 2 << 20
 MOST_READ = 8 << 20
 MOST_PIECE_ROWS = 1 << 15
-FRONT_SHARE = 0.5
+FRONT_SHARE = 0.55
 STREAM_ROW = 2048  # bytes of a stream row that every plan has room for
 
 
@@ -93,7 +93,7 @@ def split_memory(
         extra -= WholeMaster.least(info.rows, info.bytes)
     output = least.output + min(extra // 8, MOST_OUTPUT)
     output = min(output, max(least.output, params.output_bytes or output))
-    intake = min(extra // 32, MOST_PIECE_ROWS * INTAKE_BYTES)
+    intake = min(extra // 8, MOST_PIECE_ROWS * INTAKE_BYTES)
     read = least.read + (0 if mapped else min(extra // 8, MOST_READ))
     left = extra - (output - least.output) - intake - (read - least.read)
     share = FRONT_SHARE if params.front_share is None else params.front_share

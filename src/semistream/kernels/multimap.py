@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import jit, load_i64, load_u8
+from .base import jit, load_i64, load_u8, prefetch
 from .table import slot_of
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 NONE = -1
+TILE = 256  # rows looked up side by side, so that their cache misses overlap
 
 
 @jit
@@ -114,24 +115,60 @@ def probe_pages(
     valid[p] is the address of a byte per row, 0 where a NULL key makes it unusable (or 0: all
     usable). Returns (pairs written, page, row) to go on from. `who` must have room for all
     waiting rows of one code."""
-    k = 0
+    k, candidate, slot = 0, np.empty(TILE, np.int64), np.empty(TILE, np.int64)
     while page < len(rows):
         at, usable = address[page], valid[page]
-        for r in range(row, rows[page]):
-            if usable != 0 and load_u8(usable + r) == 0:
-                continue
-            code = load_i64(at + 8 * r)
-            f = slot_of(code, bits + 3)
-            if not (filter_[f >> 3] >> np.uint8(f & 7)) & 1:
-                continue
-            waiting = head[_find(code, codes, head, bits)]
-            mark = k
-            while waiting != NONE:
-                if k == len(who):
-                    return mark, page, r
-                who[k] = waiting
-                loc[k] = (np.int64(page) << 32) | r
-                k += 1
-                waiting = after[waiting]
+        if page + 1 < len(rows):
+            for line in range(0, 8 * rows[page + 1], 64):
+                prefetch(address[page + 1] + line)
+        while row < rows[page]:
+            end = min(row + TILE, rows[page])
+            n = _pass_filter(at, row, end, usable, bits, filter_, candidate, slot)
+            _find_first(at, n, codes, head, after, bits, candidate, slot)
+            for i in range(n):
+                waiting, mark = slot[i], k
+                while waiting != NONE:
+                    if k == len(who):
+                        return mark, page, candidate[i]
+                    who[k] = waiting
+                    loc[k] = (np.int64(page) << 32) | candidate[i]
+                    k += 1
+                    waiting = after[waiting]
+            row = end
         page, row = page + 1, 0
     return k, page, 0
+
+
+@jit
+def _pass_filter(
+    at: int, row: int, end: int, usable: int, bits: int, filter_: U8, candidate: I64, slot: I64
+) -> int:
+    """Rows whose code may be waiting, without a branch, and the slots where to look."""
+    n = 0
+    for r in range(row, end):
+        f = slot_of(load_i64(at + 8 * r), bits + 3)
+        candidate[n], slot[n] = r, f >> 3
+        n += (filter_[f >> 3] >> np.uint8(f & 7)) & 1
+    if usable == 0:
+        return n
+    kept = 0
+    for i in range(n):
+        candidate[kept], slot[kept] = candidate[i], slot[i]
+        kept += load_u8(usable + candidate[i]) != 0
+    return kept
+
+
+@jit
+def _find_first(
+    at: int, n: int, codes: I64, head: I32, after: I32, bits: int, candidate: I64, slot: I64
+) -> None:
+    """Turn each slot into the first row waiting for its candidate's code, or NONE."""
+    for i in range(n):
+        prefetch(head.ctypes.data + 4 * slot[i])
+    for i in range(n):
+        first = np.int64(head[slot[i]])
+        if first != NONE:
+            prefetch(codes.ctypes.data + 8 * first)
+            prefetch(after.ctypes.data + 4 * first)
+    for i in range(n):
+        slot[i] = head[_find(load_i64(at + 8 * candidate[i]), codes, head, bits)]

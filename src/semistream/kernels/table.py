@@ -1,7 +1,8 @@
 """The front stage's table: code -> key group, open addressing with linear probing.
 
-A slot is (code, location of the group's first row); location -1 is an empty slot. `count` and
-`frequency` run beside it: the rows of the group, and how often it was asked for.
+A slot is (code, location of the group's first row, rows of the group << 32 | how often it was asked
+for), side by side so that a probe costs one cache miss; location -1 is an empty slot. The number of
+slots is free: it follows from the memory and not from a power of two.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import jit
+from .base import jit, prefetch
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 MIX = np.uint64(0x9E3779B97F4A7C15)
+MOST_USES = 0xFFFFFFFF
+TILE = 256  # codes looked up side by side, so that their cache misses overlap
 
 
 @jit
@@ -26,75 +29,75 @@ def slot_of(code: int, bits: int) -> int:
 
 
 @jit
-def _find(code: int, slots: I64, bits: int) -> int:
-    """The slot of `code`, or the empty slot where it would go."""
-    mask = (1 << bits) - 1
-    s = slot_of(code, bits)
+def _home(code: int, size: int) -> int:
+    return (slot_of(code, 32) * size) >> 32
+
+
+@jit
+def _find(code: int, slots: I64, s: int) -> int:
+    """The slot of `code`, or the empty slot where it would go; `s` is its home."""
     while slots[s, 1] >= 0 and slots[s, 0] != code:
-        s = (s + 1) & mask
+        s += 1
+        if s == len(slots):
+            s = 0
     return s
 
 
 @jit
-def put(
-    codes: I64,
-    start: I64,
-    counts: I32,
-    uses: U32,
-    slots: I64,
-    bits: int,
-    count: I32,
-    frequency: U32,
-) -> int:
+def put(codes: I64, start: I64, counts: I32, uses: U32, slots: I64) -> int:
     """Insert groups, or move them where they are there already; returns how many were new."""
     new = 0
     for i in range(len(codes)):
-        s = _find(codes[i], slots, bits)
+        s = _find(codes[i], slots, _home(codes[i], len(slots)))
+        used = np.int64(uses[i])
         if slots[s, 1] < 0:
-            slots[s, 0] = codes[i]
-            frequency[s] = uses[i]
             new += 1
+        else:
+            used = slots[s, 2] & MOST_USES
+        slots[s, 0] = codes[i]
         slots[s, 1] = start[i]
-        count[s] = counts[i]
+        slots[s, 2] = (np.int64(counts[i]) << 32) | used
     return new
 
 
 @jit
-def remove(codes: I64, slots: I64, bits: int, count: I32, frequency: U32) -> None:
+def remove(codes: I64, slots: I64) -> None:
     """Backward-shift deletion: no tombstones, so probes never slow down."""
-    mask = (1 << bits) - 1
+    size = len(slots)
     for i in range(len(codes)):
-        hole = _find(codes[i], slots, bits)
+        hole = _find(codes[i], slots, _home(codes[i], size))
         if slots[hole, 1] < 0:
             continue
-        s = (hole + 1) & mask
+        s = (hole + 1) % size
         while slots[s, 1] >= 0:
-            home = slot_of(slots[s, 0], bits)
-            if ((s - home) & mask) >= ((s - hole) & mask):
-                slots[hole, 0], slots[hole, 1] = slots[s, 0], slots[s, 1]
-                count[hole], frequency[hole] = count[s], frequency[s]
+            home = _home(slots[s, 0], size)
+            if (s - home + size) % size >= (s - hole + size) % size:
+                for word in range(3):
+                    slots[hole, word] = slots[s, word]
                 hole = s
-            s = (s + 1) & mask
+            s = (s + 1) % size
         slots[hole, 1] = -1
 
 
 @jit
-def probe(
-    codes: I64, slots: I64, bits: int, count: I32, frequency: U32, start: I64, counts: I32
-) -> int:
+def probe(codes: I64, slots: I64, start: I64, counts: I32) -> int:
     """start[i] = location of the first row of the code's group, or -1; counts[i] = its rows.
     Raises the group's frequency. Returns the hits."""
-    hits = 0
-    for i in range(len(codes)):
-        s = _find(codes[i], slots, bits)
-        at = slots[s, 1]
-        start[i] = at
-        if at >= 0:
-            counts[i] = count[s]
-            frequency[s] += np.uint32(1)
-            hits += 1
-        else:
-            counts[i] = 0
+    hits, n, home = 0, len(codes), np.empty(TILE, np.int64)
+    for begin in range(0, n, TILE):
+        m = min(TILE, n - begin)
+        for i in range(m):
+            home[i] = _home(codes[begin + i], len(slots))
+            prefetch(slots.ctypes.data + 24 * home[i])
+        for i in range(m):
+            s = _find(codes[begin + i], slots, home[i])
+            at, count = slots[s, 1], 0
+            if at >= 0:
+                count = slots[s, 2] >> 32
+                slots[s, 2] += (slots[s, 2] & MOST_USES) < MOST_USES
+                hits += 1
+            start[begin + i] = at
+            counts[begin + i] = count
     return hits
 
 
@@ -154,8 +157,9 @@ def sketch_put(codes: I64, values: U32, sketch: U8, bits: int) -> None:
 
 
 @jit
-def halve(sketch: U8, frequency: U32) -> None:
+def halve(sketch: U8, slots: I64) -> None:
     for i in range(len(sketch)):
         sketch[i] >>= np.uint8(1)
-    for i in range(len(frequency)):
-        frequency[i] >>= np.uint32(1)
+    for s in range(len(slots)):
+        word = slots[s, 2]
+        slots[s, 2] = ((word >> 32) << 32) | ((word & MOST_USES) >> 1)

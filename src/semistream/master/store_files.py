@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -19,11 +20,12 @@ class StoreFile:
     """A local file of known size, mapped or read by position."""
 
     def __init__(self, path: Path, size: int, io: str) -> None:
-        self.path, self._handle = path, -1
+        self.path = path
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise DamagedError(f"{path} cannot be opened: {error.strerror}") from error
+        self._close = weakref.finalize(self, os.close, self._handle)
         found = os.fstat(self._handle).st_size
         if found != size:
             self.close()
@@ -45,13 +47,8 @@ class StoreFile:
                 raise DamagedError(f"{self.path} ends at byte {offset + done}; restore the file")
             done += count
 
-    def __del__(self) -> None:
-        self.close()
-
     def close(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        self._close()
 
 
 def as_batches(data: Rows) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
