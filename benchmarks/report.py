@@ -24,8 +24,6 @@ Row = Mapping[str, Any]
 
 _PACKAGES = ("semistream", "pyspark", "pyarrow", "numpy", "numba", "pandas")
 _COUNTS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
-_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 # --- numbers ------------------------------------------------------------------------------------
@@ -50,21 +48,10 @@ def spread(values: Iterable[float]) -> Spread:
 
 def parse_count(text: str) -> int:
     """`10k` -> 10000, `3M` -> 3000000, `2500` -> 2500."""
-    return round(_scaled(text, _COUNTS, "a count such as 10k, 3M or 2500"))
-
-
-def parse_bytes(text: str, whole: float) -> int:
-    """`120MB`, `64MiB`, plain bytes, or `10%` of `whole`."""
-    if text.strip().endswith("%"):
-        return round(float(text.strip()[:-1]) / 100 * whole)
-    return round(_scaled(text, _BYTES, "a size such as 120MB, 64MiB or 10%"))
-
-
-def _scaled(text: str, units: Mapping[str, int], wanted: str) -> float:
     found = re.fullmatch(r"\s*([0-9][0-9_]*\.?[0-9]*)\s*([a-zA-Z]*)\s*", text)
-    if not found or found[2].lower() not in units:
-        raise ValueError(f"{text!r} is not {wanted}")
-    return float(found[1].replace("_", "")) * units[found[2].lower()]
+    if not found or found[2].lower() not in _COUNTS:
+        raise ValueError(f"{text!r} is not a count such as 10k, 3M or 2500")
+    return round(float(found[1].replace("_", "")) * _COUNTS[found[2].lower()])
 
 
 def count_text(count: int) -> str:

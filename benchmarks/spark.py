@@ -36,7 +36,6 @@ from benchmarks.report import (
     Row,
     count_text,
     manifest,
-    parse_bytes,
     parse_count,
     print_table,
     read_csv,
@@ -48,6 +47,7 @@ from benchmarks.spark_data import Datasets, start_spark
 from benchmarks.spark_measure import WARM_UP, Work, check_answers, compare_builds, measure
 from benchmarks.spark_peers import VARIANTS, Setting, Variant
 from benchmarks.spark_results import comparison, goals, memory_lines
+from semistream.memory import parse_bytes
 from semistream.spark import build_store
 
 _FULL: dict[str, Any] = {
@@ -165,7 +165,7 @@ class Run:
             build_store(self.spark.read.parquet(str(master)), str(folder), key=workload.KEY)
 
         store = self.data.store(rows, build, metadata.version("semistream"))
-        memory = parse_bytes(self.args.memory, rows * workload.master_row_bytes())
+        memory = parse_bytes(self.args.memory, round(rows * workload.master_row_bytes()))
         setting = Setting(self.spark, rows, master, store, memory)
         work = self.work(rows, max(self.args.batches), self.args.skews[0])
         check_answers(self.args.variants, setting, work)

@@ -34,6 +34,7 @@ def comparison(results: Sequence[Row]) -> list[dict[str, Any]]:
                     "zipf": f"{skew:g}",
                     "variant": name,
                     "median s": row[SECONDS],
+                    "addBatch s": row["add_batch_seconds"],
                     "min s": row["seconds_min"],
                     "max s": row["seconds_max"],
                     "n": row["n"],
