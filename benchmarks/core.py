@@ -155,8 +155,9 @@ def measure(label: dict[str, Any], cell: Cell) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context) as pool:
         found = pool.submit(run, cell).result()
-    if found["matched"] != found["rows"]:
-        raise SystemExit(f"wrong answer in {label}: {found['matched']} of {found['rows']} matched")
+    if found["matched"] != found["stream_rows"]:
+        matched, rows = found["matched"], found["stream_rows"]
+        raise SystemExit(f"wrong answer in {label}: {matched} of {rows} matched")
     return {**label, **found}
 
 

@@ -74,7 +74,7 @@ def run(cell: Cell) -> dict[str, Any]:
         "peak_bytes": after.peak_bytes,
         "rss_above_baseline": max(0, peak - baseline),
         "matched": after.rows_matched,
-        "rows": after.rows_in,
+        "stream_rows": after.rows_in,
     }
 
 
