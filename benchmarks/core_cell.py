@@ -133,14 +133,14 @@ def probe_rate(store: Path, waiting: int, skew: float) -> list[float]:
         own = batch.take(pa.array(np.arange(len(batch))))
         window.admit(own, np.asarray(own.column(workload.KEY)))
     rates = []
-    for _ in range(7):
+    while join.stats.waiting:  # one cycle, in about seven parts
         pages, start = join.stats.pages_read, time.perf_counter()
-        for _ in range(20):
+        while join.stats.waiting and join.stats.pages_read - pages < info.pages / 7:
             for _ in join.step():
                 pass
         seconds = time.perf_counter() - start
         rates.append((join.stats.pages_read - pages) / info.pages * info.rows / seconds)
-    return rates[1:]
+    return rates[1:] or rates
 
 
 def _memory_for(waiting: int, stream: pa.Table) -> int:
