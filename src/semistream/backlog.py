@@ -1,8 +1,9 @@
 """Waiting rows: stream rows that the front stage could not answer.
 
-Every row has a slot; `codes`, `loc`, `matched` and `resume` are arrays over slots. Rows themselves
-stay in the chunks they came in and leave by identity, in any order; a chunk goes when its last row
-has gone, and chunks that are mostly dead are packed together. Everything is counted in bytes.
+Every row has a slot; `codes`, `loc`, `matched`, `resume` and `ticket` (the number of its arrival,
+-1 for a free slot) are arrays over slots. Rows themselves stay in the chunks they came in and leave
+by identity, in any order; a chunk goes when its last row has gone, and rows left over in chunks
+that are mostly dead are brought together. Everything is counted in bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .memory import Ledger
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-SLOT_BYTES = 8 + 8 + 1 + 4 + 4  # codes, loc, matched, resume, free list
+SLOT_BYTES = 8 + 8 + 8 + 1 + 4 + 4  # codes, loc, ticket, matched, resume, free list
 WORK_BYTES = 60  # what a sweep allocates per waiting row to sort, find and answer it
 LINK_BYTES = 8 + 4 * 9 + 32  # links, the multimap's table, and matches on their way out
 CHUNK_BYTES = 512  # what a chunk costs besides its rows
@@ -38,11 +39,15 @@ class Backlog:
         self.loc: I64 = np.empty(self.capacity, np.int64)
         self.matched = np.zeros(self.capacity, np.bool_)
         self.resume: I32 = np.zeros(self.capacity, np.int32)
+        self.ticket: I64 = np.full(self.capacity, -1, np.int64)
+        self.arrivals = 0
         self._free: I32 = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
         self._free_count = self.capacity
         self._alive: list[int] = []  # rows still waiting, per chunk
         self._size: list[int] = []  # bytes, per chunk
         self._bytes = 0
+        self._dead = 0  # rows that have gone from chunks that have not
+        self._dead_before = 0  # after the last packing
         self.links = Links(self.capacity, self.codes) if linked else None
         self._account()
 
@@ -71,6 +76,8 @@ class Backlog:
         self.loc[slots] = (np.int64(chunk) << 32) | np.arange(n, dtype=np.int64)
         self.matched[slots] = False
         self.resume[slots] = 0
+        self.ticket[slots] = np.arange(self.arrivals, self.arrivals + n)
+        self.arrivals += n
         if self.links is not None:
             self.links.add(slots)
         self._account()
@@ -95,14 +102,39 @@ class Backlog:
             return
         if self.links is not None:
             self.links.remove(slots)
+        self.ticket[slots] = -1
         gone = np.bincount(self.loc[slots] >> 32, minlength=len(self._alive))
+        self._leave_chunks(gone)
+        self._free[self._free_count : self._free_count + len(slots)] = slots
+        self._free_count += len(slots)
+        if self._dead > 1024 + len(self) + self._dead_before:
+            self._pack()
+        self._account()
+
+    def _leave_chunks(self, gone: I64) -> None:
+        """gone[c] rows of chunk c have left it."""
+        self._dead += int(gone.sum())
         for chunk in np.flatnonzero(gone):
             self._alive[chunk] -= int(gone[chunk])
             if self._alive[chunk] == 0:
+                self._dead -= int(self.chunks.rows[chunk])
                 self._drop(int(chunk))
-        self._free[self._free_count : self._free_count + len(slots)] = slots
-        self._free_count += len(slots)
-        self._account()
+
+    def _pack(self) -> None:
+        """Copy the rows of chunks that are mostly dead into a new one, as many as there is room
+        for."""
+        slots = self.oldest_first()
+        sparse = 2 * np.array(self._alive) < self.chunks.rows
+        slots = slots[sparse[self.loc[slots] >> 32]]
+        ends = self.chunks.widths(self.loc[slots])
+        room = self.free_bytes - 2 * CHUNK_BYTES
+        slots = slots[: max(0, int(np.searchsorted(ends, room, "right")) - 1)]
+        if len(slots):
+            rows, old = self.take(slots), self.loc[slots] >> 32
+            chunk = self._new_chunk(rows, len(slots))
+            self.loc[slots] = (np.int64(chunk) << 32) | np.arange(len(slots), dtype=np.int64)
+            self._leave_chunks(np.bincount(old, minlength=len(self._alive)))
+        self._dead_before = self._dead
 
     def _drop(self, chunk: int) -> None:
         self._bytes -= self._size[chunk]
@@ -112,17 +144,23 @@ class Backlog:
     def clear(self) -> None:
         self.chunks = Chunks(self.chunks.schema, self.chunks.layouts)
         self._alive, self._size, self._bytes = [], [], 0
+        self._dead = self._dead_before = 0
         self._free = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
         self._free_count = self.capacity
+        self.ticket[:] = -1
         if self.links is not None:
             self.links.clear()
         self._account()
 
     def slots(self) -> I32:
-        """Slots in use, oldest first where rows came and went in order."""
-        used = np.ones(self.capacity, np.bool_)
-        used[self._free[: self._free_count]] = False
-        return np.flatnonzero(used).astype(np.int32)
+        """Slots in use."""
+        return np.flatnonzero(self.ticket >= 0).astype(np.int32)
+
+    def oldest_first(self) -> I32:
+        """Slots in use, in the order of arrival."""
+        slots = self.slots()
+        order: I64 = np.argsort(self.ticket[slots], kind="stable")
+        return slots[order]
 
     def take(self, slots: I32) -> pa.RecordBatch:
         """A copy of waiting rows, for a snapshot."""

@@ -26,14 +26,16 @@ from .disk import PHASES, DiskPhase, Parts
 from .front import Front, Hits, KeyGroups, WholeMaster
 from .keys import KeyCoder, key_coder
 from .layout import layouts, row_bytes
-from .master import Master
+from .master import Master, Pages
 from .master.sorting import Sorter
 from .memory import Ledger
 from .output import Counters, Output, Shape, output_shape
+from .pinned import pinned_block, pinned_front
 from .plan import INTAKE_BYTES, STREAM_ROW, Split, split_memory
 from .spec import Algorithm, JoinSpec, Params
 
 I64 = NDArray[np.int64]
+COLLECT = 8  # a scan's share of the front stage for key groups that are not complete yet
 ROOM_BYTES = 1024  # kept free beside the rows of a chunk
 
 
@@ -56,11 +58,18 @@ class Question:
         coder = key_coder(dict(self.spec.on), schema, info.schema)
         shape = output_shape(self.spec, schema, info, coder)
         widest = max(widest, row_bytes(shape.extended))
-        params = self.params
-        if self.master.block_pages is not None:
-            params = replace(params, front_share=0.0)
-        split = split_memory(self.algorithm, info, self.budget, widest, params, self.master.mapped)
+        split = split_memory(
+            self.algorithm, info, self.budget, widest, self.front_params(), self.master.mapped
+        )
         return coder, shape, split, widest
+
+
+    def front_params(self) -> Params:
+        """Where pages may overlap no page can tell that a key's rows are complete, and only a scan
+        can learn them: else there is nothing to cache."""
+        if self.master.block_pages is not None and self.algorithm.disk != "scan":
+            return replace(self.params, front_share=0.0)
+        return self.params
 
 
 class Engine:
@@ -80,31 +89,42 @@ class Engine:
         self.coder, shape, self.split, self._widest = question.design(self.schema, widest)
         self.phase: DiskPhase | None = None  # let go of old parts before new ones are made
         self.front = Front()
-        for part in ("front", "backlog"):
+        for part in ("front", "backlog", "pool", "collect"):
             ledger.set(part, 0)
         ledger.set("index", info.resident_bytes)
         how, limit = question.spec.how, self.split.output
         self.output = Output(shape, how, self.coder, limit, ledger, self.counters)
-        self.front = self._make_front(pa.schema([info.schema.field(n) for n in shape.master]))
+        names = pa.schema([info.schema.field(n) for n in shape.master])
+        self.front, pinned, pinned_pages = self._make_front(names)
         disk = question.algorithm.disk
         if disk != "none":
-            backlog = Backlog(
-                shape.extended, self.split.backlog, self._widest, disk == "scan", ledger
-            )
-            read = self.split.read
-            parts = Parts(question.master, self.front, backlog, self.output, ledger, read)
-            self.phase = PHASES[disk](parts)
+            kind = PHASES[disk]
+            limit = self.split.backlog
+            backlog = Backlog(shape.extended, limit, self._widest, kind.linked, ledger)
+            parts = Parts(
+                question.master, self.front, backlog, self.output, ledger, question.params,
+                self.split.read, self.split.pool, self.split.front // COLLECT, pinned, pinned_pages,
+            )  # fmt: skip
+            self.phase = kind(parts)
 
-    def _make_front(self, schema: pa.Schema) -> Front:
+    def _make_front(self, schema: pa.Schema) -> tuple[Front, Pages | None, int]:
+        """The front stage, and for xhybridjoin the pinned pages and how many they are."""
         question, limit = self.question, self.split.front
         info = question.master.describe()
-        if question.algorithm.front == "all":
-            return _load_whole(question.master, schema, self._ledger)
+        kind = question.algorithm.front
+        if kind == "all":
+            return _load_whole(question.master, schema, self._ledger), None, 0
+        if kind == "pinned":
+            waiting = question.params.pinned_probe == "waiting"
+            make = pinned_block if waiting else pinned_front
+            return make(question.master, schema, limit, self._ledger)
         width = max(16, min(info.bytes // max(1, info.rows), 1 << 20))
-        # Where pages may overlap no page can tell that a key's rows are complete: nothing to cache.
-        if question.master.block_pages is None and limit >= KeyGroups.least(width):
-            return KeyGroups(schema, limit, width, question.params.threshold, self._ledger)
-        return Front()
+        if question.algorithm.disk == "scan":
+            limit -= limit // COLLECT
+        if kind == "groups" and limit >= KeyGroups.least(width):
+            groups = KeyGroups(schema, limit, width, question.params.threshold, self._ledger)
+            return groups, None, 0
+        return Front(), None, 0
 
     @property
     def waiting(self) -> int:
@@ -185,6 +205,7 @@ class Engine:
         stream = Chunks.of(rows)
         if self.phase is not None and not answered.all():
             self._wait(stream, codes, answered)
+            yield from self.phase.online()
         if answered.any():
             yield from self._answer_now(batch, stream, hits, answered)
         self._ledger.set("intake", 0)
@@ -244,5 +265,5 @@ def _load_whole(master: Master, schema: pa.Schema, ledger: Ledger) -> WholeMaste
         sorter.add(batch)
     whole = WholeMaster(schema, info.rows, ledger)
     for codes, rows in sorter.pieces(1 << 16):
-        whole.add(codes, Chunks.of(rows.select(schema.names)))
+        whole.add(codes, Chunks.of(rows.select(schema.names)), np.arange(len(codes)))
     return whole

@@ -48,6 +48,7 @@ class Front:
     """No front stage: nothing is ever here. Also the interface of the others."""
 
     complete = False  # True: what is not here is nowhere
+    learns = False  # True: it wants to be told what the disk phase finds
     rows: Chunks | Records  # where the locations in `Hits` point
 
     def probe(self, codes: I64) -> Hits | None:
@@ -56,11 +57,16 @@ class Front:
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
         """Distinct codes that the disk phase just answered, and how many rows asked for each."""
 
+    def absent(self, codes: I64) -> None:
+        """Codes that the master does not have, as a whole answer has shown."""
+
     def clear(self) -> None:
         """Forget everything."""
 
 
 class KeyGroups(Front):
+    learns = True
+
     def __init__(
         self, schema: pa.Schema, limit: int, row_bytes: int, threshold: int, ledger: Ledger
     ) -> None:
@@ -121,7 +127,7 @@ class KeyGroups(Front):
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
         missing = count == 0
         if missing.any():
-            table.absent_insert(codes[missing], self._absent, self._absent_used, self._absent_bits)
+            self.absent(codes[missing])
         estimate = np.empty(len(codes), np.int32)
         table.sketch_add(codes, uses, self._sketch, self._sketch_bits, estimate)
         self._age(len(codes))
@@ -131,6 +137,9 @@ class KeyGroups(Front):
         if len(wanted) and self._segment_bytes > 0:
             wanted = wanted[np.argsort(-estimate[wanted], kind="stable")]
             self._admit(codes[wanted], estimate[wanted], start[wanted], count[wanted], pages)
+
+    def absent(self, codes: I64) -> None:
+        table.absent_insert(codes, self._absent, self._absent_used, self._absent_bits)
 
     def _age(self, seen: int) -> None:
         """Halve all counts every 10 x groups probes, or sooner when so many different codes came
@@ -247,19 +256,17 @@ def new_rows(schema: pa.Schema) -> Chunks | Records:
 
 
 class WholeMaster(Front):
-    """All of the master in memory: the bound that every comparison shows."""
+    """All of the master in memory: the bound that every comparison shows. Or a part of it that
+    stays for good: xhybridjoin's pinned pages, asked by the stream."""
 
-    complete = True
-
-    def __init__(self, schema: pa.Schema, rows: int, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, schema: pa.Schema, rows: int, ledger: Ledger, complete: bool = True) -> None:
+        self._ledger, self.complete = ledger, complete
         self._table = GroupTable(max(8, 2 * rows))
         self._bytes = self._table.nbytes
         self.rows = new_rows(schema)
 
-    def add(self, codes: I64, rows: Chunks) -> None:
+    def add(self, codes: I64, rows: Chunks, loc: I64) -> None:
         """More rows, sorted by code; all rows of a code come in one call."""
-        loc = np.arange(len(codes), dtype=np.int64)
         _, where, size = self.rows.add(None, rows, loc)
         heads = np.empty(len(codes), np.int32)
         heads = heads[: search.code_runs(codes, heads)]

@@ -109,6 +109,7 @@ class Output:
         self._coder, self._ledger = coder, ledger
         self._stream_columns = range(shape.stream)
         self._master_columns = range(shape.shown)
+        self.verifies = coder.verify  # codes are hashes, and pairs are compared by value
         self._step = max(1, limit // 256)
 
     def answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .errors import BudgetError, MasterError
@@ -17,7 +18,8 @@ INTAKE_BYTES = 64
 MOST_OUTPUT = 2 << 20
 MOST_READ = 8 << 20
 MOST_PIECE_ROWS = 1 << 15
-FRONT_SHARE = 0.55
+SEEK_PAGES = 4
+KAPPA = 47_000  # bytes a disk reads in the time of one seek; fits the published best buffers
 STREAM_ROW = 2048  # bytes of a stream row that every plan has room for
 
 
@@ -30,6 +32,7 @@ class Split:
     front: int
     backlog: int
     piece_rows: int
+    pool: int = 0  # cached pages
 
 
 def choose(info: MasterInfo, budget: int) -> str:
@@ -96,14 +99,42 @@ def split_memory(
     intake = min(extra // 8, MOST_PIECE_ROWS * INTAKE_BYTES)
     read = least.read + (0 if mapped else min(extra // 8, MOST_READ))
     left = extra - (output - least.output) - intake - (read - least.read)
-    share = FRONT_SHARE if params.front_share is None else params.front_share
-    front = int(share * left) if algorithm.front == "groups" else 0
+    front = int(_share(algorithm, params) * left)
+    pool = 0
+    if algorithm.disk in ("plan", "lookup") and algorithm.front == "none":
+        front, pool = 0, front if not mapped or algorithm.disk == "plan" else 0
     pace = read or max(info.max_page_bytes, min(extra // 8, MOST_READ))
+    asked = params.read_bytes or _read_size(algorithm, info, budget, pace)
     rows = least.piece_rows + intake // INTAKE_BYTES
     return Split(
         output=output,
-        read=min(pace, max(info.max_page_bytes + 1024, params.read_bytes or pace)),
+        read=min(pace, max(info.max_page_bytes + 1024, asked)),
         front=front,
-        backlog=least.backlog + left - front,
+        backlog=least.backlog + left - front - (0 if mapped else pool),
         piece_rows=max(1, min(params.piece_rows or rows, rows)),
+        pool=pool,
     )
+
+
+def _share(algorithm: Algorithm, params: Params) -> float:
+    if algorithm.name == "inlj":
+        return params.page_pool
+    if algorithm.share == 0 or params.front_share is None:
+        return algorithm.share
+    return params.front_share
+
+
+def _read_size(algorithm: Algorithm, info: MasterInfo, budget: int, pace: int) -> int:
+    """What one read should bring.
+
+    meshjoin: a k-th of the master for a whole k. rmeshjoin and cmeshjoin: sqrt(K^2 + K M) - K for a
+    memory of M bytes and a device that reads K bytes while it seeks, whatever the master's size.
+    hybridjoin's family: a few pages around the looked up key.
+    """
+    if algorithm.disk == "seek":
+        return SEEK_PAGES * (info.max_page_bytes + 1024)
+    if algorithm.name == "meshjoin":
+        return -(-info.bytes // max(1, round(info.bytes / max(1, pace))))
+    if algorithm.disk == "scan":
+        return int(math.sqrt(KAPPA * (KAPPA + budget)) - KAPPA)
+    return pace

@@ -56,7 +56,7 @@ def save(
     with pa.ipc.new_stream(sink, full) as writer:
         if phase is not None and len(phase.parts.backlog):
             backlog = phase.parts.backlog
-            slots = backlog.slots()
+            slots = backlog.oldest_first()
             columns = backlog.take(slots).columns[: len(schema)]
             columns += [pa.array(backlog.matched[slots]), pa.array(backlog.resume[slots])]
             columns.append(pa.array(phase.ages(slots)))

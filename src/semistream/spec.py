@@ -31,6 +31,23 @@ class Params:
     read_bytes: int | None = None  # what one read of the disk phase brings
     piece_rows: int | None = None  # stream rows taken in at a time
     threshold: int = 2  # sightings before a key group is cached
+    release: str = "cycle"  # scans: a row leaves after a whole cycle, or at its match
+    lookup: float = 1.0  # hybridjoin family: which waiting row is looked up, 1 oldest, 0 newest
+    pinned_probe: str = "stream"  # xhybridjoin: who asks whom, the stream or the pinned rows
+    page_pool: float = 0.0  # inlj: share of the budget for a pool of pages
+
+    def __post_init__(self) -> None:
+        _one_of("release", self.release, ("cycle", "match"))
+        _one_of("pinned_probe", self.pinned_probe, ("stream", "waiting"))
+        for name, most in (("front_share", 1.0), ("lookup", 1.0), ("page_pool", 0.9)):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= most:
+                raise SpecError(f"{name}={value!r} is not between 0 and {most:g}")
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise SpecError(f"{name}={value!r} does not exist; choose one of {', '.join(known)}")
 
 
 @dataclass(frozen=True)
@@ -38,48 +55,47 @@ class Algorithm:
     """A member of the family: a front stage before a disk phase."""
 
     name: str
-    front: str  # none | groups | all
-    disk: str  # sweep | scan | lookup | none
+    front: str  # none | groups | pinned | all
+    disk: str  # sweep | scan | lookup | seek | plan | none
     needs: str  # nothing | index | memory
+    share: float  # of the budget for the front stage (plan: for its page cache)
     source: str
     help: str
 
 
+_P0 = "CMESHJOIN"
+_P1 = "HYBRIDJOIN and X-HYBRIDJOIN"
+_P3 = "CACHEJOIN: front stage and load shedding"
+_P4 = "Polyzotis et al., Supporting Streaming Updates in an Active Data Warehouse"
+
+# fmt: off
 _FAMILY = (
-    Algorithm(
-        "sweepjoin",
-        "groups",
-        "sweep",
-        "index",
-        "semistream",
-        "one ordered sweep over just the pages that waiting rows need, hot keys from memory",
-    ),
-    Algorithm(
-        "meshjoin",
-        "none",
-        "scan",
-        "nothing",
-        "Polyzotis et al., Supporting Streaming Updates in an Active Data Warehouse",
-        "cyclic sequential scan; a row leaves after it met the whole master",
-    ),
-    Algorithm(
-        "inlj",
-        "none",
-        "lookup",
-        "index",
-        "textbook index nested loop join",
-        "one index lookup per stream row, in arrival order",
-    ),
-    Algorithm(
-        "memory",
-        "all",
-        "none",
-        "memory",
-        "bound",
-        "the whole master in a hash table: as fast as memory allows, if it fits",
-    ),
+    Algorithm("sweepjoin", "groups", "sweep", "index", 0.55, "semistream",
+              "one ordered sweep over just the pages that waiting rows need, hot keys from memory"),
+    Algorithm("meshjoin", "none", "scan", "nothing", 0.0, _P4,
+              "cyclic sequential scan; a row leaves after it met the whole master"),
+    Algorithm("rmeshjoin", "none", "scan", "nothing", 0.0, "R-MESHJOIN, reconstructed",
+              "meshjoin whose disk buffer does not depend on the size of the master"),
+    Algorithm("cmeshjoin", "groups", "scan", "nothing", 0.2, _P0,
+              "meshjoin behind a cache of hot keys"),
+    Algorithm("hybridjoin", "none", "seek", "index", 0.0, _P1,
+              "reads the pages of the oldest waiting key; they answer every row they can"),
+    Algorithm("xhybridjoin", "pinned", "seek", "index", 0.3, _P1,
+              "hybridjoin with the first pages kept in memory, for a master ordered by use"),
+    Algorithm("chybridjoin", "groups", "seek", "index", 0.5, _P3,
+              "hybridjoin behind a cache of hot keys"),
+    Algorithm("inlj", "none", "lookup", "index", 0.0, "textbook index nested loop join",
+              "one index lookup per stream row, in arrival order"),
+    Algorithm("cinlj", "groups", "lookup", "index", 0.7, _P3,
+              "inlj behind a cache of hot keys"),
+    Algorithm("ssij", "none", "plan", "index", 0.3, "SSIJ, as described in " + _P1,
+              "rows wait under their page; the most wanted pages are read first, some are cached"),
+    Algorithm("memory", "all", "none", "memory", 0.0, "bound",
+              "the whole master in a hash table: as fast as memory allows, if it fits"),
 )
+# fmt: on
 ALGORITHMS: Mapping[str, Algorithm] = {a.name: a for a in _FAMILY}
+ALIASES = {"cachejoin": "chybridjoin"}
 
 
 def join_type(how: str) -> str:
@@ -94,9 +110,9 @@ def join_type(how: str) -> str:
 
 def algorithm_named(name: str) -> Algorithm:
     try:
-        return ALGORITHMS[name]
+        return ALGORITHMS[ALIASES.get(name, name)]
     except (KeyError, TypeError):
-        known = ", ".join(["auto", *ALGORITHMS])
+        known = ", ".join(["auto", *ALGORITHMS, *ALIASES])
         raise SpecError(f"algorithm={name!r} does not exist; choose one of {known}") from None
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from .base import DiskPhase, Parts
 from .lookup import Lookup
 from .scan import Scan
+from .seek import Seek
+from .ssij import PagePlan
 from .sweep import Sweep
 
-PHASES: dict[str, type[DiskPhase]] = {"sweep": Sweep, "scan": Scan, "lookup": Lookup}
+PHASES: dict[str, type[DiskPhase]] = {
+    "sweep": Sweep,
+    "scan": Scan,
+    "lookup": Lookup,
+    "seek": Seek,
+    "plan": PagePlan,
+}
 __all__ = ["PHASES", "DiskPhase", "Parts"]

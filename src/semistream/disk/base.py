@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from ..backlog import Backlog
 from ..front import Front
-from ..master import Master
+from ..master import Master, Pages
 from ..memory import Ledger
 from ..output import Output
+from ..spec import Params
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -30,10 +31,16 @@ class Parts:
     backlog: Backlog
     output: Output
     ledger: Ledger
+    params: Params
     read_bytes: int
+    pool_bytes: int = 0  # for cached pages
+    collect_bytes: int = 0  # for key groups that are not complete yet
+    pinned: Pages | None = None  # xhybridjoin: pages that are asked in every step
+    pinned_pages: int = 0
 
 
 class DiskPhase(ABC):
+    linked = False  # True: waiting rows are found by their code
     waits = True  # False: rows are answered in the call that brings them
 
     def __init__(self, parts: Parts) -> None:
@@ -50,6 +57,10 @@ class DiskPhase(ABC):
     @abstractmethod
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration. If the master cannot be read it raises, and no waiting row is lost."""
+
+    def online(self) -> Iterator[pa.RecordBatch]:
+        """Answers that can be given right after rows were admitted."""
+        return iter(())
 
     def reset(self) -> None:
         """Forget all waiting rows."""

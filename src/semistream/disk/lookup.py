@@ -1,11 +1,18 @@
-"""inlj's disk phase: one index lookup per row, in arrival order, answered at once.
+"""The disk phase of inlj and cinlj: one index lookup per row, in arrival order, answered at once.
 
 Rows are not sorted and reads are not shared, as in the textbook: only consecutive rows that ask for
-the same page share its read. That is the bound every other disk phase is measured against.
+the same page share its read. That is the bound every other disk phase is measured against. As in
+the MESHJOIN paper it may have a pool of pages (Params.page_pool, a share of the budget), the least
+recently used going first; a mapped master has the system's page cache for that.
+
+cinlj (CACHEJOIN paper, section 3.3) puts the front stage before it. Its temporary buffer, a ring of
+keys that shows which came twice, is the front stage's frequency sketch here: the same admission at
+the second sighting, for any distance between the two, in a byte per key.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,38 +20,52 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..kernels import search
+from ..master import Pages
+from .base import Parts
 from .sweep import Sweep
 
+I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 
 
 class Lookup(Sweep):
     waits = False
 
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._pool: OrderedDict[int, Pages] = OrderedDict()  # by page, least recently used first
+        self._pool_bytes = 0
+
+    def room(self) -> int:
+        return self.parts.backlog.free_rows
+
     def step(self) -> Iterator[pa.RecordBatch]:
-        backlog = self.parts.backlog
-        slots = backlog.slots()
-        slots = slots[np.argsort(backlog.loc[slots], kind="stable")]
-        codes = backlog.codes[slots]
+        slots = self.parts.backlog.oldest_first()
+        codes = self.parts.backlog.codes[slots]
         low, high = np.empty(len(slots), np.int32), np.empty(len(slots), np.int32)
         master = self.parts.master
         search.page_of_each(codes, master.first, master.last, low, high)
         if self._view is not None:
-            yield from self._each_mapped(slots, low, high)
+            yield from self._each_mapped(self._view, slots, low, high)
             return
         cuts = np.flatnonzero((np.diff(low) != 0) | (np.diff(high) != 0)) + 1
-        for run in np.split(slots, cuts):
-            yield from self._answer(*self._sorted(run))
+        starts = np.concatenate([[0], cuts]) if len(slots) else cuts
+        for start, run in zip(starts, np.split(slots, cuts), strict=False):
+            yield from self._run(run, int(low[start]), int(high[start]))
 
-    def _each_mapped(self, slots: I32, low: I32, high: I32) -> Iterator[pa.RecordBatch]:
-        view, backlog = self._view, self.parts.backlog
-        assert view is not None
+    def _each_mapped(self, view: Pages, slots: I32, low: I32, high: I32) -> Iterator[pa.RecordBatch]:
+        backlog = self.parts.backlog
         wanted = np.zeros(len(view.rows), np.bool_)
         search.mark_pages(low, high, wanted)
         self.parts.master.touch(wanted)
         codes = backlog.codes[slots]
         start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
         search.match_each(codes, low, high, view.codes, view.rows, start, count)
+        if self.parts.front.learns:
+            distinct, at, uses = np.unique(codes, return_index=True, return_counts=True)
+            self.parts.front.offer(
+                distinct, uses.astype(np.int32), start[at], count[at], view.columns
+            )
         matched = backlog.matched[slots]
         yield from self.parts.output.answer(
             backlog.chunks,
@@ -55,3 +76,29 @@ class Lookup(Sweep):
             matched,
         )
         backlog.remove(slots)
+
+    def _run(self, slots: I32, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        """Consecutive rows that ask for the same pages."""
+        slots, codes = self._sorted(slots)
+        if not self.parts.pool_bytes or high - low != 1 or self.parts.backlog.resume[slots].any():
+            yield from self._answer(slots, codes)
+            return
+        pages = self._pooled(low)
+        here = np.zeros(len(slots), np.int32)
+        ranges = (here + np.int32(low), here + np.int32(low), here + np.int32(high))
+        yield from self._block(pages, low, high, slots, codes, here, here + np.int32(1), ranges)
+
+    def _pooled(self, page: int) -> Pages:
+        if page in self._pool:
+            self._pool.move_to_end(page)
+            return self._pool[page]
+        master, number = self.parts.master, np.array([page], np.int64)
+        size = int(master.page_bytes(number)[0]) + 1024
+        while self._pool and self._pool_bytes + size > self.parts.pool_bytes:
+            _, old = self._pool.popitem(last=False)
+            self._pool_bytes -= old.allocated
+        pages = master.read(number, self.columns)
+        self._pool[page] = pages
+        self._pool_bytes += pages.allocated
+        self.parts.ledger.set("pool", self._pool_bytes)
+        return pages

@@ -1,6 +1,8 @@
-"""meshjoin's disk phase: an endless cyclic scan of the master against a window of stream rows.
+"""The disk phase of meshjoin, rmeshjoin and cmeshjoin: an endless cyclic scan of the master against
+a window of stream rows.
 
-The paper's loop (Polyzotis et al., figure 4), in our words:
+The paper's loop (Polyzotis et al., figure 4; CMESHJOIN, algorithm 1, puts a cache before it), in our
+words:
 
     read the next b pages of the master            cursor moves on, wraps at the end
     if the window is full, drop the oldest w rows  they have met every page
@@ -8,9 +10,16 @@ The paper's loop (Polyzotis et al., figure 4), in our words:
     join the pages with the window
 
 Corrected: a row leaves after it has met as many pages as the master has, counted since it came in,
-never because it is among the oldest w. So the number of pages need not be a multiple of b, b may
-change in mid-cycle, and short streams, short reads and an empty master are no special cases. Rows
-leave by identity: newer rows of the same key stay.
+never because it is among the oldest w (CMESHJOIN's line 22, which lacks "if Q is full", would even
+let it go after one read). So the number of pages need not be a multiple of b, b may change in
+mid-cycle, and short streams, short reads and an empty master are no special cases. Rows leave by
+identity: newer rows of the same key stay.
+
+meshjoin ties its buffer to the master: k equal reads bring it in, and a k-th of the window comes in
+per read. rmeshjoin (reconstructed from its abstract) unties them: the buffer follows from the
+memory and the device alone, and the last read of a cycle is short (see plan.py).
+
+Ours: release="match" lets a row go when it matches, where the master's key is unique.
 """
 
 from __future__ import annotations
@@ -23,27 +32,42 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..errors import MasterError
 from ..kernels import multimap
 from ..master import Pages
 from .base import DiskPhase, Parts
+from .teach import Collector, groups_of
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 
 
 class Scan(DiskPhase):
+    linked = True
+
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         info = parts.master.describe()
         self._pages = info.pages
         self._cursor = 0  # next page
         self._seen = 0  # pages read since the beginning
-        self._queue: deque[tuple[I32, int]] = deque()  # (slots, pages seen at admission)
+        self._queue: deque[tuple[I32, I64, int]] = deque()  # slots, tickets, pages seen before
         per_cycle = max(1, -(-info.bytes // max(1, parts.read_bytes)))
-        self._per_step = -(-parts.backlog.capacity // per_cycle)
+        self._early = parts.params.release == "match"
+        if self._early and not info.unique:
+            raise MasterError(
+                f"release='match' needs a master with a unique key, which {info.name} is not known "
+                "to have; use release='cycle'"
+            )
+        self._per_step = -(-(1 + self._early) * parts.backlog.capacity // per_cycle)
         self._admitted = 0
         self._who: I32 = np.empty(parts.backlog.capacity, np.int32)
         self._loc: I64 = np.empty(parts.backlog.capacity, np.int64)
+        self._in_order = info.indexed and parts.master.block_pages is None
+        self._collector: Collector | None = None
+        if parts.front.learns and not (self._in_order or info.unique):
+            schema, limit = parts.front.rows.schema, parts.collect_bytes
+            self._collector = Collector(parts.front, schema, self._pages, limit, parts.ledger)
 
     def room(self) -> int:
         """Rows come in evenly over a cycle, so that slots come free evenly ever after."""
@@ -51,7 +75,7 @@ class Scan(DiskPhase):
 
     def admit(self, rows: pa.RecordBatch, codes: I64) -> I32:
         slots = super().admit(rows, codes)
-        self._queue.append((slots, self._seen))
+        self._queue.append((slots, self.parts.backlog.ticket[slots], self._seen))
         self._admitted += len(slots)
         return slots
 
@@ -77,6 +101,7 @@ class Scan(DiskPhase):
         valid = np.array([0 if m is None else m.ctypes.data for m in masks], np.int64)
         page = row = 0
         while page < len(pages.rows):
+            begun = row
             k, page, row = multimap.probe_pages(
                 pages.codes,
                 pages.rows,
@@ -92,25 +117,57 @@ class Scan(DiskPhase):
                 self._loc,
             )
             if k:
-                slots = self._who[:k]
+                slots, loc = self._who[:k], self._loc[:k]
                 yield from self.parts.output.pairs(
                     backlog.chunks,
                     backlog.loc[slots],
                     slots,
                     pages.columns,
-                    self._loc[:k],
+                    loc,
                     backlog.matched,
                 )
+                self._teach(pages, backlog.codes[slots], loc, begun > 0, page < len(pages.rows))
+                if self._early:
+                    yield from self._leave(np.unique(slots[backlog.matched[slots]]))
+        if self._collector is not None:
+            self._collector.see(pages, valid, self._seen)
+
+    def _teach(self, pages: Pages, codes: I64, loc: I64, went_on: bool, goes_on: bool) -> None:
+        """Tell the front stage of the groups just met. A group at an end of this read may have rows
+        beyond it, also where the room for pairs ended in its midst."""
+        if not self.parts.front.learns:
+            return
+        found = groups_of(codes, loc)
+        if self._collector is not None:
+            self._collector.want(found.codes, found.uses)
+            return
+        if not self.parts.master.describe().unique:
+            first, last = pages.bounds
+            edges = [int(first[0]), int(last[-1])]
+            edges += [int(found.codes[0])] if went_on else []
+            edges += [int(found.codes[-1])] if goes_on else []
+            found = found.without(edges)
+        self.parts.front.offer(
+            found.codes, found.uses, found.start, found.count, pages.columns
+        )
+
+    def _leave(self, slots: I32) -> Iterator[pa.RecordBatch]:
+        """These rows need no more of the master."""
+        backlog = self.parts.backlog
+        matched = backlog.matched[slots]
+        yield from self.parts.output.leave(backlog.chunks, backlog.loc[slots], matched)
+        if self.parts.front.learns and not self.parts.output.verifies and not matched.all():
+            self.parts.front.absent(np.unique(backlog.codes[slots[~matched]]))
+        backlog.remove(slots)
 
     def _expire(self) -> Iterator[pa.RecordBatch]:
         """Rows that have met the whole master leave; those without a match are reported now."""
-        backlog = self.parts.backlog
-        while self._queue and self._seen - self._queue[0][1] >= self._pages:
-            slots, _ = self._queue[0]
-            matched = backlog.matched[slots]
-            yield from self.parts.output.leave(backlog.chunks, backlog.loc[slots], matched)
+        while self._queue and self._seen - self._queue[0][2] >= self._pages:
+            slots, tickets, _ = self._queue[0]
+            slots = slots[self.parts.backlog.ticket[slots] == tickets]
+            if len(slots):
+                yield from self._leave(slots)
             self._queue.popleft()
-            backlog.remove(slots)
 
     def reset(self) -> None:
         super().reset()
@@ -119,8 +176,9 @@ class Scan(DiskPhase):
 
     def ages(self, slots: I32) -> I64:
         age = np.zeros(self.parts.backlog.capacity, np.int64)
-        for some, stamp in self._queue:
-            age[some] = self._seen - stamp
+        for some, tickets, stamp in self._queue:
+            here = some[self.parts.backlog.ticket[some] == tickets]
+            age[here] = self._seen - stamp
         return age[slots]
 
     def state(self) -> dict[str, Any]:
@@ -132,5 +190,8 @@ class Scan(DiskPhase):
         self._seen = int(ages.max(initial=0))
         self._queue.clear()
         self._admitted = 0
+        if self._collector is not None:
+            self._collector.reset()
         for age in np.unique(ages)[::-1]:
-            self._queue.append((slots[ages == age], self._seen - int(age)))
+            some = slots[ages == age]
+            self._queue.append((some, self.parts.backlog.ticket[some], self._seen - int(age)))

@@ -172,3 +172,14 @@ def _find_first(
             prefetch(after.ctypes.data + 4 * first)
     for i in range(n):
         slot[i] = head[_find(load_i64(at + 8 * candidate[i]), codes, head, bits)]
+
+
+@jit
+def rows_of(code: int, codes: I64, head: I32, after: I32, bits: int, out: I32) -> int:
+    """The rows waiting for a code, in the order they came; returns how many."""
+    n, waiting = 0, head[_find(code, codes, head, bits)]
+    while waiting != NONE:
+        out[n] = waiting
+        n += 1
+        waiting = after[waiting]
+    return n

@@ -96,7 +96,18 @@ class Master(ABC):
 
     def touch(self, wanted: NDArray[np.bool_]) -> None:
         """Pages of `view` are about to be used: check them, count them."""
+        self.check(wanted)
+
+    def check(self, wanted: NDArray[np.bool_]) -> None:
+        """Raise if a page of `view` is damaged."""
         return
+
+    def count(self, ranges: I64) -> None:
+        """Pages [ranges[i, 0], ranges[i, 1]) of `view` were used."""
+        pages = ranges[:, 1] - ranges[:, 0]
+        self.traffic.pages += int(pages.sum())
+        ends = np.concatenate([[0], np.cumsum(self.page_bytes(np.arange(self.describe().pages)))])
+        self.traffic.bytes += int((ends[ranges[:, 1]] - ends[ranges[:, 0]]).sum())
 
     def seek(self, codes: I64) -> tuple[I32, I32]:
         """For sorted codes, the pages [low, high) that can hold each."""

@@ -162,9 +162,12 @@ class Store(Master):
         return self._mapped_pages(0, self._run.pages, columns)
 
     def touch(self, wanted: NDArray[np.bool_]) -> None:
-        """Verify the pages in `wanted` that this process has not used yet."""
         self.traffic.pages += int(wanted.sum())
         self.traffic.bytes += int(self._length[: len(wanted)][wanted].sum())
+        self.check(wanted)
+
+    def check(self, wanted: NDArray[np.bool_]) -> None:
+        """Verify the pages in `wanted` that this process has not used yet."""
         for page in np.flatnonzero(wanted & ~self._verified[: len(wanted)]):
             file = self._files[self._shard[page]]
             part = file.buffer.slice(int(self._offset[page]), int(self._length[page]))

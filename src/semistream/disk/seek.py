@@ -1,0 +1,232 @@
+"""The disk phase of hybridjoin, xhybridjoin and chybridjoin: look up one waiting row, read the block
+of pages its key lies in, and let that block answer every other row it can.
+
+The papers' loop (HYBRIDJOIN section 3; X-HYBRIDJOIN algorithm 1; CHYBRIDJOIN algorithm 1), in our
+words:
+
+    fill free slots of the hash table H and the queue Q with new rows
+    (xhybridjoin: the pinned pages against H)
+    take the key of the oldest row in Q, find its partition by the index, read it
+    each row of the partition against H: matches go to the output, matched rows leave H and Q
+
+Corrected: rows of a key that the master does not have leave too (as published their slots never
+come back, and the same oldest key is looked up for ever). Rows leave by identity. A key is answered
+only by all its rows: a block ends where its last key ends, and a key that begins before the block
+waits for its own. Whatever rows are there are taken; nothing waits for w of them.
+Blocks are aligned: one that floats from the oldest key leaves gaps. Ours: one lookup in eight takes
+the oldest row whatever `lookup` says, so that no row waits for ever.
+
+Mapped masters run many such iterations in one kernel call (kernels/seek.py), each with its own
+lookup and block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..kernels import multimap, seek
+from ..master import Pages
+from .base import Parts
+from .sweep import Sweep
+from .teach import groups_of
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+ITERATIONS = 1024  # lookups in one kernel call, at most
+
+
+class Seek(Sweep):
+    linked = True
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        info, capacity = parts.master.describe(), parts.backlog.capacity
+        self._block_pages = max(1, parts.read_bytes // max(1, info.max_page_bytes))
+        self._queue: I32 = np.empty(0, np.int32)
+        self._tickets: I64 = np.empty(0, np.int64)
+        self._begin = self._turn = 0
+        self._who: I32 = np.empty(capacity, np.int32)
+        self._loc: I64 = np.empty(capacity, np.int64)
+        self._checked = np.zeros(len(parts.master.first), np.bool_)
+        self._pinned, self._pinned_pages = parts.pinned, parts.pinned_pages
+
+    def room(self) -> int:
+        return self.parts.backlog.free_rows
+
+    def admit(self, rows: pa.RecordBatch, codes: I64) -> I32:
+        slots = super().admit(rows, codes)
+        self._enqueue(slots)
+        return slots
+
+    def _enqueue(self, slots: I32) -> None:
+        """To the end of the queue; entries whose row has gone are dropped on the way."""
+        ticket = self.parts.backlog.ticket
+        alive = ticket[self._queue[self._begin :]] == self._tickets[self._begin :]
+        self._queue = np.append(self._queue[self._begin :][alive], slots)
+        self._tickets = np.append(self._tickets[self._begin :][alive], ticket[slots])
+        self._begin = 0
+
+    def reset(self) -> None:
+        super().reset()
+        self._queue, self._tickets, self._begin = self._queue[:0], self._tickets[:0], 0
+
+    def restore(self, state: dict[str, object], slots: I32, ages: I64) -> None:
+        self._enqueue(slots)
+
+    # --- one step ------------------------------------------------------------------------------
+
+    def step(self) -> Iterator[pa.RecordBatch]:
+        """Iterations until a sixteenth of the slots is free for new rows; unmapped, one of them."""
+        if len(self.parts.backlog) == 0:
+            return
+        if self._pinned is not None:
+            yield from self._ask_pinned(self._pinned)
+        if self._view is None:
+            yield from self._look_up(self._next())
+        else:
+            yield from self._many(self._view)
+
+    def _next(self) -> int:
+        """The queue's entry to look up now, or -1."""
+        self._turn += 1
+        return seek.pick(
+            self._queue, self._tickets, self.parts.backlog.ticket, self._begin, len(self._queue),
+            self.parts.params.lookup, self._turn,
+        )  # fmt: skip
+
+    def _many(self, view: Pages) -> Iterator[pa.RecordBatch]:
+        backlog, master, links = self.parts.backlog, self.parts.master, self.parts.backlog.links
+        assert links is not None
+        gone = np.empty(backlog.capacity, np.int32)
+        blocks = np.empty((ITERATIONS, 2), np.int64)
+        k, n, b, self._begin, self._turn, stopped = seek.seek_blocks(
+            self._queue, self._tickets, self._begin, len(self._queue), self.parts.params.lookup,
+            self._turn, max(1, backlog.capacity // 16), backlog.codes, backlog.ticket, links.head,
+            links.after, links.bits, links.filter, master.first, master.last, view.codes, view.rows,
+            self._checked, self._block_pages, self._pinned_pages, self._who, self._loc, gone, blocks,
+        )  # fmt: skip
+        master.count(blocks[:b])
+        slots, loc, gone = self._who[:k], self._loc[:k], gone[:n]
+        yield from self._emit(slots, view, loc)
+        self._tell(slots, view, loc)
+        yield from self._leave(gone)
+        if stopped >= 0:
+            yield from self._after_stop(stopped)
+
+    def _after_stop(self, stopped: int) -> Iterator[pa.RecordBatch]:
+        """A page was to be checked first, or the pairs of one block do not fit at once."""
+        code = self.parts.backlog.codes[self._queue[stopped]]
+        low, high = self._block(int(code))
+        if self._checked[low:high].all():
+            mine = self._waiting_for(int(code))
+            yield from self._answer(mine, np.full(len(mine), code, np.int64))
+            return
+        wanted = np.zeros(self.parts.master.describe().pages, np.bool_)
+        wanted[low:high] = True
+        self.parts.master.check(wanted)
+        self._checked[low:high] = True
+
+    def _block(self, code: int) -> tuple[int, int]:
+        first, last = self.parts.master.first, self.parts.master.last
+        low, high = seek.page_range(code, first, last)
+        if low == high:
+            return low, high
+        return seek.block_of(low, high, len(first), self._block_pages, self._pinned_pages)
+
+    def _look_up(self, entry: int) -> Iterator[pa.RecordBatch]:
+        """One iteration, its block read as a whole. Where that is larger than the buffer, or where
+        pages overlap and cannot show that a group is whole, only the looked up key is answered."""
+        if entry < 0:
+            return
+        master, backlog = self.parts.master, self.parts.backlog
+        code = int(backlog.codes[self._queue[entry]])
+        mine = self._waiting_for(code)
+        low, high = self._block(code)
+        numbers = np.arange(low, high, dtype=np.int64)
+        size = int(master.page_bytes(numbers).sum())
+        alone = master.block_pages is not None or backlog.resume[mine].any()
+        if low == high or size > self.parts.read_bytes or alone:
+            yield from self._answer(mine, np.full(len(mine), code, np.int64))
+            return
+        self.parts.ledger.set("read", size)
+        pages = master.read(numbers, self.columns)
+        self.parts.ledger.set("read", pages.allocated)
+        yield from self._probe(pages, low, high, mine)
+        del pages
+        self.parts.ledger.set("read", 0)
+
+    def _waiting_for(self, code: int) -> I32:
+        backlog, links = self.parts.backlog, self.parts.backlog.links
+        assert links is not None
+        out = np.empty(len(backlog), np.int32)
+        n = multimap.rows_of(code, backlog.codes, links.head, links.after, links.bits, out)
+        return out[:n]
+
+    def _probe(self, pages: Pages, low: int, high: int, mine: I32) -> Iterator[pa.RecordBatch]:
+        """The block's rows against the waiting rows; all groups but those at a cut edge are whole.
+        `mine` are the rows it was read for, which leave in any case."""
+        edges = self._cut_edges(low, high)
+        gone = [mine]
+        for slots, loc, whole in self._pairs(pages):
+            keep = ~np.isin(self.parts.backlog.codes[slots], edges)
+            slots, loc = slots[keep], loc[keep]
+            yield from self._emit(slots, pages, loc)
+            if whole:
+                self._tell(slots, pages, loc)
+            gone.append(np.unique(slots))
+        yield from self._leave(np.unique(np.concatenate(gone)))
+
+    def _cut_edges(self, low: int, high: int) -> list[int]:
+        """Codes at the block's ends that have rows beyond them."""
+        first, last = self.parts.master.first, self.parts.master.last
+        edges = [int(first[low])] if low > 0 and last[low - 1] == first[low] else []
+        if high < len(first) and first[high] == last[high - 1]:
+            edges.append(int(last[high - 1]))
+        return edges
+
+    def _pairs(self, pages: Pages) -> Iterator[tuple[I32, I64, bool]]:
+        """(slots, locations, whether these are all pairs of the block)."""
+        backlog, links = self.parts.backlog, self.parts.backlog.links
+        assert links is not None
+        valid = np.zeros(len(pages.rows), np.int64)  # only pages with keys are in the index
+        page, row, whole = 0, 0, True
+        while page < len(pages.rows):
+            k, page, row = multimap.probe_pages(
+                pages.codes, pages.rows, valid, page, row, backlog.codes, links.head, links.after,
+                links.bits, links.filter, self._who, self._loc,
+            )  # fmt: skip
+            yield self._who[:k], self._loc[:k], whole and page == len(pages.rows)
+            whole = False
+
+    def _ask_pinned(self, pinned: Pages) -> Iterator[pa.RecordBatch]:
+        """The published way: the pinned rows against the waiting ones."""
+        yield from self._probe(pinned, 0, len(pinned.rows), np.zeros(0, np.int32))
+
+    # --- answers -------------------------------------------------------------------------------
+
+    def _emit(self, slots: I32, pages: Pages, loc: I64) -> Iterator[pa.RecordBatch]:
+        backlog = self.parts.backlog
+        if len(slots):
+            yield from self.parts.output.pairs(
+                backlog.chunks, backlog.loc[slots], slots, pages.columns, loc, backlog.matched
+            )
+
+    def _tell(self, slots: I32, pages: Pages, loc: I64) -> None:
+        if self.parts.front.learns and len(slots):
+            found = groups_of(self.parts.backlog.codes[slots], loc)
+            self.parts.front.offer(found.codes, found.uses, found.start, found.count, pages.columns)
+
+    def _leave(self, slots: I32) -> Iterator[pa.RecordBatch]:
+        """These rows have met all rows of their key."""
+        if len(slots) == 0:
+            return
+        backlog = self.parts.backlog
+        matched = backlog.matched[slots]
+        yield from self.parts.output.leave(backlog.chunks, backlog.loc[slots], matched)
+        if self.parts.front.learns and not self.parts.output.verifies and not matched.all():
+            self.parts.front.absent(np.unique(backlog.codes[slots[~matched]]))
+        backlog.remove(slots)
