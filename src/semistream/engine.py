@@ -63,7 +63,6 @@ class Question:
         )
         return coder, shape, split, widest
 
-
     def front_params(self) -> Params:
         """Where pages may overlap no page can tell that a key's rows are complete, and only a scan
         can learn them: else there is nothing to cache."""

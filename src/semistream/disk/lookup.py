@@ -53,7 +53,9 @@ class Lookup(Sweep):
         for start, run in zip(starts, np.split(slots, cuts), strict=False):
             yield from self._run(run, int(low[start]), int(high[start]))
 
-    def _each_mapped(self, view: Pages, slots: I32, low: I32, high: I32) -> Iterator[pa.RecordBatch]:
+    def _each_mapped(
+        self, view: Pages, slots: I32, low: I32, high: I32
+    ) -> Iterator[pa.RecordBatch]:
         backlog = self.parts.backlog
         wanted = np.zeros(len(view.rows), np.bool_)
         search.mark_pages(low, high, wanted)

@@ -1,8 +1,8 @@
 """The disk phase of meshjoin, rmeshjoin and cmeshjoin: an endless cyclic scan of the master against
 a window of stream rows.
 
-The paper's loop (Polyzotis et al., figure 4; CMESHJOIN, algorithm 1, puts a cache before it), in our
-words:
+The paper's loop (Polyzotis et al., figure 4; CMESHJOIN, algorithm 1, puts a cache before it), in
+our words:
 
     read the next b pages of the master            cursor moves on, wraps at the end
     if the window is full, drop the oldest w rows  they have met every page
@@ -147,9 +147,7 @@ class Scan(DiskPhase):
             edges += [int(found.codes[0])] if went_on else []
             edges += [int(found.codes[-1])] if goes_on else []
             found = found.without(edges)
-        self.parts.front.offer(
-            found.codes, found.uses, found.start, found.count, pages.columns
-        )
+        self.parts.front.offer(found.codes, found.uses, found.start, found.count, pages.columns)
 
     def _leave(self, slots: I32) -> Iterator[pa.RecordBatch]:
         """These rows need no more of the master."""

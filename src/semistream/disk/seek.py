@@ -1,5 +1,5 @@
-"""The disk phase of hybridjoin, xhybridjoin and chybridjoin: look up one waiting row, read the block
-of pages its key lies in, and let that block answer every other row it can.
+"""The disk phase of hybridjoin, xhybridjoin and chybridjoin: look up one waiting row, read the
+block of pages its key lies in, and let that block answer every other row it can.
 
 The papers' loop (HYBRIDJOIN section 3; X-HYBRIDJOIN algorithm 1; CHYBRIDJOIN algorithm 1), in our
 words:
@@ -107,7 +107,8 @@ class Seek(Sweep):
             self._queue, self._tickets, self._begin, len(self._queue), self.parts.params.lookup,
             self._turn, max(1, backlog.capacity // 16), backlog.codes, backlog.ticket, links.head,
             links.after, links.bits, links.filter, master.first, master.last, view.codes, view.rows,
-            self._checked, self._block_pages, self._pinned_pages, self._who, self._loc, gone, blocks,
+            self._checked, self._block_pages, self._pinned_pages, self._who, self._loc, gone,
+            blocks,
         )  # fmt: skip
         master.count(blocks[:b])
         slots, loc, gone = self._who[:k], self._loc[:k], gone[:n]
@@ -120,7 +121,7 @@ class Seek(Sweep):
     def _after_stop(self, stopped: int) -> Iterator[pa.RecordBatch]:
         """A page was to be checked first, or the pairs of one block do not fit at once."""
         code = self.parts.backlog.codes[self._queue[stopped]]
-        low, high = self._block(int(code))
+        low, high = self._block_of(int(code))
         if self._checked[low:high].all():
             mine = self._waiting_for(int(code))
             yield from self._answer(mine, np.full(len(mine), code, np.int64))
@@ -130,7 +131,7 @@ class Seek(Sweep):
         self.parts.master.check(wanted)
         self._checked[low:high] = True
 
-    def _block(self, code: int) -> tuple[int, int]:
+    def _block_of(self, code: int) -> tuple[int, int]:
         first, last = self.parts.master.first, self.parts.master.last
         low, high = seek.page_range(code, first, last)
         if low == high:
@@ -145,7 +146,7 @@ class Seek(Sweep):
         master, backlog = self.parts.master, self.parts.backlog
         code = int(backlog.codes[self._queue[entry]])
         mine = self._waiting_for(code)
-        low, high = self._block(code)
+        low, high = self._block_of(code)
         numbers = np.arange(low, high, dtype=np.int64)
         size = int(master.page_bytes(numbers).sum())
         alone = master.block_pages is not None or backlog.resume[mine].any()

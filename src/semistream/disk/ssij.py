@@ -122,9 +122,7 @@ class PagePlan(Sweep):
         chosen[order[: max(most, int(late[pages].sum()))]] = True
         return chosen
 
-    def _due(
-        self, slots: I32, low: I32, high: I32, chosen: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+    def _due(self, slots: I32, low: I32, high: I32, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Rows under no page or under several: those nowhere go now, the others with a page of
         theirs."""
         begins = np.zeros(len(low), np.bool_)
@@ -183,4 +181,3 @@ class PagePlan(Sweep):
         fits = np.cumsum(size[order]) <= self.parts.pool_bytes
         self._cached[:] = False
         self._cached[offered[order[fits]]] = True
-

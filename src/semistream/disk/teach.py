@@ -63,7 +63,8 @@ class Collector:
         self._limit, self._ledger = limit // 2, ledger  # they are copied once more in the end
         self._most = max(1, self._limit // (4 * CANDIDATE_BYTES))
         self._codes: I64 = np.zeros(0, np.int64)
-        self.reset()
+        self._wanted: list[tuple[I64, I32]] = []  # (codes, uses): candidates for the next cycle
+        self._begin(0)
 
     def _begin(self, seen: int) -> None:
         """Collect the most wanted candidates for one cycle from here on."""
@@ -137,5 +138,5 @@ class Collector:
 
     def reset(self) -> None:
         """Begin anew: the scan may go on from any other page."""
-        self._wanted: list[tuple[I64, I32]] = []  # (codes, uses): candidates for the next cycle
+        self._wanted = []
         self._begin(0)

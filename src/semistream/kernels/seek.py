@@ -1,5 +1,5 @@
-"""HYBRIDJOIN's loop for a master in memory or mapped: many iterations in one call, each with its own
-index lookup and its own block of pages, so that the interpreter is not what is measured.
+"""HYBRIDJOIN's loop for a master in memory or mapped: many iterations in one call, each with its
+own index lookup and its own block of pages, so that the interpreter is not what is measured.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ def pick(
     """The entry of the queue to look up next: the one that waits at `position` (1: the oldest, 0:
     the newest), or the nearest older one, or the nearest newer one. Every eighth turn takes the
     oldest, so that none waits for ever. -1: nobody waits."""
+    if begin >= end:
+        return -1
     at = begin
     if position < 1.0 and turn % 8 != 0:
         at = begin + np.int64((1.0 - position) * (end - 1 - begin))

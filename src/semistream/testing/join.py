@@ -154,8 +154,11 @@ class _JoinCheck:
         self.invariants()
 
     def finish(self) -> None:
-        """Every waiting row is answered within one pass over the master."""
+        """Every waiting row is answered within one pass over the master, or, where rows are looked
+        up one by one, a row at least in every step."""
         most = self.join.master.describe().pages + 2
+        if self.join.algorithm.disk == "seek":
+            most += 2 * self.join.stats.waiting
         before = self.join.stats.steps
         if self.rng.random() < 0.5:
             self.read(self.join.drain())
