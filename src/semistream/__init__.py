@@ -8,6 +8,7 @@ stream batches ──> front stage (hot master rows in memory) ──hit──�
                              master table: pages <────────┘
 """
 
+from .conditions import Band, Compare, Predicate
 from .errors import (
     BudgetError,
     DamagedError,
@@ -26,12 +27,15 @@ from .spec import ALGORITHMS, Params
 __version__ = "0.1.0"
 __all__ = [
     "ALGORITHMS",
+    "Band",
     "BudgetError",
+    "Compare",
     "DamagedError",
     "KeyTypeError",
     "MasterError",
     "OverrunError",
     "Params",
+    "Predicate",
     "SemiStreamError",
     "SemiStreamJoin",
     "SpecError",

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from .backlog import Backlog
 from .columns import Chunks
+from .conditions import check_condition
 from .disk import PHASES, DiskPhase, Parts
 from .front import Front, Hits, KeyGroups, WholeMaster
 from .keys import KeyCoder, key_coder
@@ -29,6 +30,7 @@ from .layout import layouts, row_bytes
 from .master import Master, Pages
 from .master.sorting import Sorter
 from .memory import Ledger
+from .ordered import Reorder
 from .output import Counters, Output, Shape, output_shape
 from .pinned import pinned_block, pinned_front
 from .plan import INTAKE_BYTES, STREAM_ROW, Split, split_memory
@@ -55,11 +57,21 @@ class Question:
         """Check the question against the stream's columns and divide the memory, with room for
         stream rows of `widest` bytes."""
         info = self.master.describe()
-        coder = key_coder(dict(self.spec.on), schema, info.schema)
+        if self.spec.condition is not None:
+            check_condition(self.spec.condition, schema, info.schema)
+        coder = KeyCoder((), (), (), False)
+        if self.spec.on:
+            coder = key_coder(dict(self.spec.on), schema, info.schema)
         shape = output_shape(self.spec, schema, info, coder)
         widest = max(widest, row_bytes(shape.extended))
         split = split_memory(
-            self.algorithm, info, self.budget, widest, self.front_params(), self.master.mapped
+            self.algorithm,
+            info,
+            self.budget,
+            widest,
+            self.front_params(),
+            self.master.mapped,
+            self.spec.ordered,
         )
         return coder, shape, split, widest
 
@@ -78,6 +90,8 @@ class Engine:
         self.counters = Counters()
         self.steps = 0
         self._ledger = ledger
+        self.order: Reorder | None = None
+        self._taken = 0  # rows of the stream that came so far
         self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(schema))
         self._build(STREAM_ROW)
 
@@ -93,9 +107,13 @@ class Engine:
         ledger.set("index", info.resident_bytes)
         how, limit = question.spec.how, self.split.output
         self.output = Output(shape, how, self.coder, limit, ledger, self.counters)
+        if shape.ordered and self.order is None:
+            self.order = Reorder(self.output.schema, self.split.held, limit, ledger)
         names = pa.schema([info.schema.field(n) for n in shape.master])
         self.front, pinned, pinned_pages = self._make_front(names)
         disk = question.algorithm.disk
+        if question.spec.condition is not None:
+            disk = "residual" if question.spec.on else "nested"
         if disk != "none":
             kind = PHASES[disk]
             limit = self.split.backlog
@@ -134,6 +152,8 @@ class Engine:
         self.input.clear()
         if self.phase is not None:
             self.phase.reset()
+        if self.order is not None:
+            self.order.close()
         self.counters.rows_in = self.counters.rows_matched + self.counters.rows_unmatched
         for part in ("output", "intake", "read"):
             self._ledger.set(part, 0)
@@ -152,7 +172,7 @@ class Engine:
                 self.input[0] = rest
             else:
                 self.input.popleft()
-            yield from self._take(batch.slice(0, taken))
+            yield from self._in_order(self._take(batch.slice(0, taken)))
         if self.phase is not None and not self.phase.waits:
             yield from self.drain()
 
@@ -161,6 +181,8 @@ class Engine:
         most = min(len(batch), self.split.piece_rows)
         if self.phase is None or len(batch) == 0:
             return max(1, most)
+        if self.order is not None and self.order.full and len(self.phase.parts.backlog):
+            return 0
         most = min(most, self.phase.room())
         if most <= 0:
             return 0
@@ -186,7 +208,8 @@ class Engine:
         """Front stage: answer what it can, let the rest wait."""
         self.counters.rows_in += len(batch)
         encoded = self.coder.encode(batch)
-        rows = self.output.shape.extend(batch, encoded.arrays)
+        rows = self.output.shape.extend(batch, encoded.arrays, self._taken)
+        self._taken += len(batch)
         codes, usable = encoded.codes, encoded.usable
         self._ledger.set("intake", INTAKE_BYTES * len(batch))
         hits = self.front.probe(codes)
@@ -239,13 +262,36 @@ class Engine:
             count,
             matched,
             None,
-            batch if every else None,
+            batch if every and self.order is None else None,
         )
 
     def step(self) -> Iterator[pa.RecordBatch]:
         if self.phase is not None:
             self.steps += 1
-            yield from self.phase.step()
+            yield from self._in_order(self.phase.step())
+
+    def _in_order(self, work: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass answers on, or hold them until all older rows are answered."""
+        if self.order is None:
+            yield from work
+            return
+        for batch in work:
+            self.order.add(batch)
+            self.counters.rows_out -= len(batch)
+        for batch in self.order.release(self._oldest()):
+            self.counters.rows_out += len(batch)
+            yield batch
+
+    def _oldest(self) -> int:
+        """The number of the oldest row without an answer. Between steps, where rows that left and
+        rows that came are all accounted for."""
+        if self.phase is None or not len(self.phase.parts.backlog):
+            return self._taken
+        backlog = self.phase.parts.backlog
+        slots = backlog.slots()
+        first = slots[np.argmin(backlog.ticket[slots])]
+        number = len(self.output.shape.extended) - 1
+        return int(backlog.chunks.gather(backlog.loc[[first]], [number])[0][0].as_py())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         while self.input:

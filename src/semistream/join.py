@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from .conditions import Condition
 from .engine import Engine, Question
 from .errors import BudgetError, MasterError, OverrunError, SpecError, StateError
 from .keys import pair_names
@@ -59,7 +60,7 @@ class SemiStreamJoin:
     def __init__(
         self,
         master: Source,
-        on: On,
+        on: On | None = None,
         how: str = "inner",
         columns: Sequence[str] | None = None,
         algorithm: str = "auto",
@@ -67,25 +68,26 @@ class SemiStreamJoin:
         params: Params | None = None,
         *,
         suffix: str | None = None,
+        condition: Condition | None = None,
+        ordered: bool = False,
         stream_schema: pa.Schema | None = None,
     ) -> None:
-        pairs = pair_names(on)
-        self.master: Master = (
-            open_master(master, [m for _, m in pairs]) if not isinstance(master, Master) else master
-        )
+        self.master, pairs = _master_and_key(master, on, condition)
         info = self.master.describe()
-        if sorted(m for _, m in pairs) != sorted(info.key):
-            raise SpecError(
-                f"on={on!r} joins on the master's columns {[m for _, m in pairs]}, but the key of "
-                f"{info.name} is {list(info.key)}; name all of its key columns and no other"
-            )
-        order = {m: i for i, m in enumerate(info.key)}
-        pairs.sort(key=lambda pair: order[pair[1]])
-        self.spec = JoinSpec(tuple(pairs), join_type(how), column_names(columns), suffix)
+        self.spec = JoinSpec(
+            tuple(pairs), join_type(how), column_names(columns), suffix, condition, ordered
+        )
         self.params = params or Params()
         self.budget = parse_bytes(memory, info.bytes)
-        name = choose(info, self.budget) if algorithm == "auto" else algorithm
-        self.algorithm = algorithm_named(name)
+        if algorithm == "auto":
+            algorithm = "rmeshjoin" if condition is not None else choose(info, self.budget)
+        self.algorithm = algorithm_named(algorithm)
+        plain_scan = self.algorithm.disk == "scan" and self.algorithm.front == "none"
+        if condition is not None and not plain_scan:
+            raise SpecError(
+                f"{self.algorithm.name} joins on equal keys only; a condition needs "
+                'algorithm="meshjoin" or "rmeshjoin"'
+            )
         least_memory(self.algorithm, info, self.budget, STREAM_ROW, self.master.mapped)
         self._question = Question(self.master, self.spec, self.algorithm, self.budget, self.params)
         self._ledger = Ledger(self.budget)
@@ -123,6 +125,8 @@ class SemiStreamJoin:
         """Let go of memory. Waiting rows are forgotten: drain first to have them answered."""
         self._last = self.stats
         self._closed = True
+        if self._engine is not None and self._engine.order is not None:
+            self._engine.order.close()
         self._pending = self._engine = None
         for part in list(self._ledger.parts):
             self._ledger.set(part, 0)
@@ -241,6 +245,8 @@ class SemiStreamJoin:
         engine = self._engine
         if engine is None:
             return b""
+        if engine.order is not None and (engine.waiting or engine.order.rows):
+            raise StateError("an ordered join holds answers that wait: call drain() first")
         if engine.input:
             raise StateError("rows of the last push are still to be taken in: call drain() first")
         return save(engine.schema, self._identity(), engine.counters, engine.phase)
@@ -258,7 +264,7 @@ class SemiStreamJoin:
         if engine.phase is not None and saved.rows.num_rows:
             batch = saved.rows.combine_chunks().to_batches()[0]
             encoded = engine.coder.encode(batch)
-            rows = engine.output.shape.extend(batch, encoded.arrays)
+            rows = engine.output.shape.extend(batch, encoded.arrays, 0)
             saved.refill(engine.phase, rows, encoded.codes)
 
     def _identity(self) -> dict[str, Any]:
@@ -270,10 +276,35 @@ class SemiStreamJoin:
         }
 
 
+def _master_and_key(
+    master: Source, on: On | None, condition: Condition | None
+) -> tuple[Master, list[tuple[str, str]]]:
+    """The master, and (stream column, master column) for its key columns in the key's order."""
+    if on is None:
+        if condition is None:
+            raise SpecError("give on= (key columns), condition=, or both")
+        if not isinstance(master, Master):
+            raise SpecError(
+                "a condition without on= needs a master that is open: "
+                'open_master(source, key="...")'
+            )
+        return master, []
+    pairs = pair_names(on)
+    opened = master if isinstance(master, Master) else open_master(master, [m for _, m in pairs])
+    info = opened.describe()
+    if sorted(m for _, m in pairs) != sorted(info.key):
+        raise SpecError(
+            f"on={on!r} joins on the master's columns {[m for _, m in pairs]}, but the key of "
+            f"{info.name} is {list(info.key)}; name all of its key columns and no other"
+        )
+    order = {m: i for i, m in enumerate(info.key)}
+    return opened, sorted(pairs, key=lambda pair: order[pair[1]])
+
+
 def join_batches(
     batches: Iterable[pa.RecordBatch],
     master: Source,
-    on: On,
+    on: On | None = None,
     how: str = "inner",
     columns: Sequence[str] | None = None,
     algorithm: str = "auto",
@@ -281,9 +312,22 @@ def join_batches(
     params: Params | None = None,
     *,
     suffix: str | None = None,
+    condition: Condition | None = None,
+    ordered: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Join all batches of a stream; output comes as soon as it is complete."""
-    with SemiStreamJoin(master, on, how, columns, algorithm, memory, params, suffix=suffix) as join:
+    with SemiStreamJoin(
+        master,
+        on,
+        how,
+        columns,
+        algorithm,
+        memory,
+        params,
+        suffix=suffix,
+        condition=condition,
+        ordered=ordered,
+    ) as join:
         for batch in batches:
             yield from join.push(batch)
         yield from join.drain()

@@ -244,6 +244,8 @@ class KeyCoder:
     verify: bool
 
     def encode(self, batch: pa.RecordBatch) -> Encoded:
+        if not self.stream:  # joined on a condition alone
+            return Encoded(np.zeros(len(batch), np.int64), None, [])
         arrays, usable = [], None
         for name, target in zip(self.stream, self.types, strict=True):
             array, ok = coerce(batch.column(name), target)

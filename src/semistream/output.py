@@ -10,11 +10,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .columns import Chunks, Sizes
+from .conditions import Condition
 from .errors import SpecError
 from .kernels import gather
 from .keys import KeyCoder
 from .master import MasterInfo
 from .memory import Ledger
+from .ordered import NUMBER
 from .records import Records
 from .spec import JoinSpec
 
@@ -44,12 +46,18 @@ class Shape:
     stream: int  # columns of the stream
     extended: pa.Schema  # the stream's columns, then keys that had to be brought to another type
     keys: tuple[int, ...]  # where each key column in the master's type stands in `extended`
+    condition: Condition | None
+    stream_asked: tuple[int, ...]  # the condition's columns, in `extended`
+    master_asked: tuple[int, ...]  # and in `master`
+    ordered: bool  # the last column of `extended` numbers the rows
 
-    def extend(self, batch: pa.RecordBatch, keys: list[pa.Array]) -> pa.RecordBatch:
-        """A stream batch with its keys in the master's types at hand."""
+    def extend(self, batch: pa.RecordBatch, keys: list[pa.Array], number: int) -> pa.RecordBatch:
+        """A stream batch with its keys in the master's types; `number` is its first row's."""
         if len(self.extended) == self.stream:
             return batch
         added = [k for k, at in zip(keys, self.keys, strict=True) if at >= self.stream]
+        if self.ordered:
+            added.append(pa.array(np.arange(number, number + len(batch), dtype=np.int64)))
         return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=self.extended)
 
 
@@ -77,11 +85,28 @@ def output_shape(spec: JoinSpec, stream: pa.Schema, info: MasterInfo, coder: Key
         field = info.schema.field(name)
         fields.append(pa.field(final, field.type, field.nullable or spec.how == "left"))
     extra = coder.master if coder.verify else ()
-    extended, places = _extended(stream, coder)
-    return Shape(pa.schema(fields), shown + extra, len(shown), len(stream), extended, places)
+    asked = spec.condition.master_columns if spec.condition is not None else ()
+    read = shown + extra + tuple(dict.fromkeys(n for n in asked if n not in shown + extra))
+    extended, places = _extended(stream, coder, spec.ordered)
+    return Shape(
+        pa.schema(fields),
+        read,
+        len(shown),
+        len(stream),
+        extended,
+        places,
+        spec.condition,
+        tuple(stream.names.index(n) for n in spec.condition.stream_columns)
+        if spec.condition is not None
+        else (),
+        tuple(read.index(n) for n in asked),
+        spec.ordered,
+    )
 
 
-def _extended(stream: pa.Schema, coder: KeyCoder) -> tuple[pa.Schema, tuple[int, ...]]:
+def _extended(
+    stream: pa.Schema, coder: KeyCoder, ordered: bool
+) -> tuple[pa.Schema, tuple[int, ...]]:
     """Keys are kept twice only where the stream's own column has another type."""
     fields, keys = list(stream), []
     for name, target in zip(coder.stream, coder.types, strict=True):
@@ -90,6 +115,8 @@ def _extended(stream: pa.Schema, coder: KeyCoder) -> tuple[pa.Schema, tuple[int,
         else:
             keys.append(len(fields))
             fields.append(pa.field(f"__key_{len(fields)}", target))
+    if ordered:
+        fields.append(pa.field(NUMBER, pa.int64(), False))
     return pa.schema(fields), tuple(keys)
 
 
@@ -109,6 +136,9 @@ class Output:
         self._coder, self._ledger = coder, ledger
         self._stream_columns = range(shape.stream)
         self._master_columns = range(shape.shown)
+        self.schema = shape.schema
+        if shape.ordered:
+            self.schema = shape.schema.append(pa.field(NUMBER, pa.int64(), False))
         self.verifies = coder.verify  # codes are hashes, and pairs are compared by value
         self._step = max(1, limit // 256)
 
@@ -212,7 +242,9 @@ class Output:
             elif self.how == "left":
                 shown = [self.shape.schema.field(j).type for j in self._added()]
                 columns += [pa.nulls(n, t) for t in shown]
-            batch = pa.RecordBatch.from_arrays(columns, schema=self.shape.schema)
+            if self.shape.ordered:
+                columns += stream.gather(part[:n], [len(self.shape.extended) - 1])
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
             self._ledger.set("output", batch.nbytes + 24 * n)
             self.counters.rows_out += n
             at += n

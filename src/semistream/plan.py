@@ -33,6 +33,7 @@ class Split:
     backlog: int
     piece_rows: int
     pool: int = 0  # cached pages
+    held: int = 0  # ordered answers behind older rows
 
 
 def choose(info: MasterInfo, budget: int) -> str:
@@ -88,6 +89,7 @@ def split_memory(
     stream_row: int,
     params: Params,
     mapped: bool,
+    ordered: bool = False,
 ) -> Split:
     least_memory(algorithm, info, budget, stream_row, mapped)
     least = _least(info, mapped, stream_row)
@@ -98,7 +100,8 @@ def split_memory(
     output = min(output, max(least.output, params.output_bytes or output))
     intake = min(extra // 8, MOST_PIECE_ROWS * INTAKE_BYTES)
     read = least.read + (0 if mapped else min(extra // 8, MOST_READ))
-    left = extra - (output - least.output) - intake - (read - least.read)
+    held = extra // 4 if ordered else 0
+    left = extra - (output - least.output) - intake - (read - least.read) - held
     front = int(_share(algorithm, params) * left)
     pool = 0
     if algorithm.disk in ("plan", "lookup") and algorithm.front == "none":
@@ -113,6 +116,7 @@ def split_memory(
         backlog=least.backlog + left - front - (0 if mapped else pool),
         piece_rows=max(1, min(params.piece_rows or rows, rows)),
         pool=pool,
+        held=held,
     )
 
 

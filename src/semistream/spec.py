@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .conditions import Condition
 from .errors import SpecError
 
 _HOW = {"inner": "inner", "left": "left", "semi": "semi", "anti": "anti"}
@@ -20,6 +21,8 @@ class JoinSpec:
     how: str
     columns: tuple[str, ...] | None  # of the master; None: all but the key
     suffix: str | None  # for master columns whose name the stream has too
+    condition: Condition | None = None  # besides the equality of `on`, or instead of it
+    ordered: bool = False  # output in the order of the stream
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import DiskPhase, Parts
+from .condition import Nested, Residual
 from .lookup import Lookup
 from .scan import Scan
 from .seek import Seek
@@ -15,5 +16,7 @@ PHASES: dict[str, type[DiskPhase]] = {
     "lookup": Lookup,
     "seek": Seek,
     "plan": PagePlan,
+    "residual": Residual,
+    "nested": Nested,
 }
 __all__ = ["PHASES", "DiskPhase", "Parts"]

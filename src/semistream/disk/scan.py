@@ -95,10 +95,29 @@ class Scan(DiskPhase):
 
     def _probe(self, pages: Pages) -> Iterator[pa.RecordBatch]:
         """The pages against the window."""
-        backlog, links = self.parts.backlog, self.parts.backlog.links
-        assert links is not None
+        backlog = self.parts.backlog
         masks = [None if v is None else v.view(np.uint8) for v in pages.valid]
         valid = np.array([0 if m is None else m.ctypes.data for m in masks], np.int64)
+        for slots, loc in self._pairs(pages, valid):
+            if len(slots) == 0:
+                continue
+            yield from self.parts.output.pairs(
+                backlog.chunks,
+                backlog.loc[slots],
+                slots,
+                pages.columns,
+                loc,
+                backlog.matched,
+            )
+            if self._early:
+                yield from self._leave(np.unique(slots[backlog.matched[slots]]))
+        if self._collector is not None:
+            self._collector.see(pages, valid, self._seen)
+
+    def _pairs(self, pages: Pages, valid: I64) -> Iterator[tuple[I32, I64]]:
+        """(waiting row, master row) with equal codes, in page order."""
+        backlog, links = self.parts.backlog, self.parts.backlog.links
+        assert links is not None
         page = row = 0
         while page < len(pages.rows):
             begun = row
@@ -118,19 +137,8 @@ class Scan(DiskPhase):
             )
             if k:
                 slots, loc = self._who[:k], self._loc[:k]
-                yield from self.parts.output.pairs(
-                    backlog.chunks,
-                    backlog.loc[slots],
-                    slots,
-                    pages.columns,
-                    loc,
-                    backlog.matched,
-                )
+                yield slots, loc
                 self._teach(pages, backlog.codes[slots], loc, begun > 0, page < len(pages.rows))
-                if self._early:
-                    yield from self._leave(np.unique(slots[backlog.matched[slots]]))
-        if self._collector is not None:
-            self._collector.see(pages, valid, self._seen)
 
     def _teach(self, pages: Pages, codes: I64, loc: I64, went_on: bool, goes_on: bool) -> None:
         """Tell the front stage of the groups just met. A group at an end of this read may have rows
