@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from .backlog import Backlog
 from .columns import Chunks
 from .conditions import check_condition
-from .disk import PHASES, DiskPhase, Parts
+from .disk import PHASES, DiskPhase, Parts, shows_groups
 from .front import Front, Hits, KeyGroups, WholeMaster
 from .keys import KeyCoder, key_coder
 from .layout import layouts, row_bytes
@@ -136,7 +136,7 @@ class Engine:
             make = pinned_block if waiting else pinned_front
             return make(question.master, schema, limit, self._ledger)
         width = max(16, min(info.bytes // max(1, info.rows), 1 << 20))
-        if question.algorithm.disk == "scan":
+        if question.algorithm.disk == "scan" and not shows_groups(question.master):
             limit -= limit // COLLECT
         if kind == "groups" and limit >= KeyGroups.least(width):
             groups = KeyGroups(schema, limit, width, question.params.threshold, self._ledger)

@@ -20,6 +20,7 @@ MOST_READ = 8 << 20
 MOST_PIECE_ROWS = 1 << 15
 SEEK_PAGES = 4
 KAPPA = 47_000  # bytes a disk reads in the time of one seek; fits the published best buffers
+MOST_MAPPED = 32 << 20  # mapped pages of one step: they cost no memory
 STREAM_ROW = 2048  # bytes of a stream row that every plan has room for
 
 
@@ -106,12 +107,11 @@ def split_memory(
     pool = 0
     if algorithm.disk in ("plan", "lookup") and algorithm.front == "none":
         front, pool = 0, front if not mapped or algorithm.disk == "plan" else 0
-    pace = read or max(info.max_page_bytes, min(extra // 8, MOST_READ))
-    asked = params.read_bytes or _read_size(algorithm, info, budget, pace)
+    asked = params.read_bytes or _read_size(algorithm, info, budget, mapped)
     rows = least.piece_rows + intake // INTAKE_BYTES
     return Split(
         output=output,
-        read=min(pace, max(info.max_page_bytes + 1024, asked)),
+        read=min(read or MOST_MAPPED, max(info.max_page_bytes + 1024, asked)),
         front=front,
         backlog=least.backlog + left - front - (0 if mapped else pool),
         piece_rows=max(1, min(params.piece_rows or rows, rows)),
@@ -128,17 +128,19 @@ def _share(algorithm: Algorithm, params: Params) -> float:
     return params.front_share
 
 
-def _read_size(algorithm: Algorithm, info: MasterInfo, budget: int, pace: int) -> int:
+def _read_size(algorithm: Algorithm, info: MasterInfo, budget: int, mapped: bool) -> int:
     """What one read should bring.
 
-    meshjoin: a k-th of the master for a whole k. rmeshjoin and cmeshjoin: sqrt(K^2 + K M) - K for a
-    memory of M bytes and a device that reads K bytes while it seeks, whatever the master's size.
-    hybridjoin's family: a few pages around the looked up key.
+    Scans: sqrt(K^2 + K M) - K for a memory of M bytes and a device that reads K bytes in the time
+    of a seek, so it does not depend on the master; mapped pages cost no memory, and the more of
+    them the fewer steps. meshjoin ties it to the master all the same: a k-th of it for a whole k.
+    hybridjoin's family: a few pages around the looked up key. Others: all that memory allows.
     """
     if algorithm.disk == "seek":
         return SEEK_PAGES * (info.max_page_bytes + 1024)
+    if algorithm.disk != "scan":
+        return MOST_MAPPED
+    best = MOST_MAPPED if mapped else int(math.sqrt(KAPPA * (KAPPA + budget)) - KAPPA)
     if algorithm.name == "meshjoin":
-        return -(-info.bytes // max(1, round(info.bytes / max(1, pace))))
-    if algorithm.disk == "scan":
-        return int(math.sqrt(KAPPA * (KAPPA + budget)) - KAPPA)
-    return pace
+        return -(-info.bytes // max(1, round(info.bytes / max(1, best))))
+    return best

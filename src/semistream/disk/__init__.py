@@ -9,6 +9,7 @@ from .scan import Scan
 from .seek import Seek
 from .ssij import PagePlan
 from .sweep import Sweep
+from .teach import shows_groups
 
 PHASES: dict[str, type[DiskPhase]] = {
     "sweep": Sweep,
@@ -19,4 +20,4 @@ PHASES: dict[str, type[DiskPhase]] = {
     "residual": Residual,
     "nested": Nested,
 }
-__all__ = ["PHASES", "DiskPhase", "Parts"]
+__all__ = ["PHASES", "DiskPhase", "Parts", "shows_groups"]

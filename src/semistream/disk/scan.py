@@ -36,7 +36,7 @@ from ..errors import MasterError
 from ..kernels import multimap
 from ..master import Pages
 from .base import DiskPhase, Parts
-from .teach import Collector, groups_of
+from .teach import Collector, groups_of, shows_groups
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -59,24 +59,37 @@ class Scan(DiskPhase):
                 f"release='match' needs a master with a unique key, which {info.name} is not known "
                 "to have; use release='cycle'"
             )
-        self._per_step = -(-(1 + self._early) * parts.backlog.capacity // per_cycle)
+        # Behind a front stage nobody knows how many rows of a piece will miss: keep slots free.
+        window = parts.backlog.capacity
+        window -= window // 16 if parts.front.learns else 0
+        self._per_step = -(-(1 + self._early) * window // per_cycle)
         self._admitted = 0
+        self._asked, self._misses = (
+            1,
+            1.0,
+        )  # rows asked for last, and what share of such rows missed
         self._who: I32 = np.empty(parts.backlog.capacity, np.int32)
         self._loc: I64 = np.empty(parts.backlog.capacity, np.int64)
-        self._in_order = info.indexed and parts.master.block_pages is None
         self._collector: Collector | None = None
-        if parts.front.learns and not (self._in_order or info.unique):
+        if parts.front.learns and not shows_groups(parts.master):
             schema, limit = parts.front.rows.schema, parts.collect_bytes
             self._collector = Collector(parts.front, schema, self._pages, limit, parts.ledger)
 
     def room(self) -> int:
-        """Rows come in evenly over a cycle, so that slots come free evenly ever after."""
-        return min(self.parts.backlog.free_rows, self._per_step - self._admitted)
+        """Rows come in evenly over a cycle, so that slots come free evenly ever after. As many are
+        examined as lets that many miss, at most eight times as many: hits must not starve the
+        waiting rows."""
+        missing = self._per_step - self._admitted
+        if missing > 0 and self.parts.front.learns:
+            missing = int(missing / max(0.125, self._misses)) + 1
+        self._asked = max(1, min(self.parts.backlog.free_rows, missing))
+        return min(self.parts.backlog.free_rows, missing)
 
     def admit(self, rows: pa.RecordBatch, codes: I64) -> I32:
         slots = super().admit(rows, codes)
         self._queue.append((slots, self.parts.backlog.ticket[slots], self._seen))
         self._admitted += len(slots)
+        self._misses = 0.9 * self._misses + 0.1 * len(slots) / self._asked
         return slots
 
     def step(self) -> Iterator[pa.RecordBatch]:

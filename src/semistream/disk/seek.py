@@ -51,11 +51,7 @@ class Seek(Sweep):
         self._begin = self._turn = 0
         self._who: I32 = np.empty(capacity, np.int32)
         self._loc: I64 = np.empty(capacity, np.int64)
-        self._checked = np.zeros(len(parts.master.first), np.bool_)
         self._pinned, self._pinned_pages = parts.pinned, parts.pinned_pages
-
-    def room(self) -> int:
-        return self.parts.backlog.free_rows
 
     def admit(self, rows: pa.RecordBatch, codes: I64) -> I32:
         slots = super().admit(rows, codes)
@@ -80,7 +76,7 @@ class Seek(Sweep):
     # --- one step ------------------------------------------------------------------------------
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """Iterations until a sixteenth of the slots is free for new rows; unmapped, one of them."""
+        """Iterations until a quarter of the slots is free for new rows; unmapped, one of them."""
         if len(self.parts.backlog) == 0:
             return
         if self._pinned is not None:
@@ -102,12 +98,13 @@ class Seek(Sweep):
         backlog, master, links = self.parts.backlog, self.parts.master, self.parts.backlog.links
         assert links is not None
         gone = np.empty(backlog.capacity, np.int32)
+        checked = master.checked()
         blocks = np.empty((ITERATIONS, 2), np.int64)
         k, n, b, self._begin, self._turn, stopped = seek.seek_blocks(
             self._queue, self._tickets, self._begin, len(self._queue), self.parts.params.lookup,
-            self._turn, max(1, backlog.capacity // 16), backlog.codes, backlog.ticket, links.head,
+            self._turn, max(1, backlog.capacity // 4), backlog.codes, backlog.ticket, links.head,
             links.after, links.bits, links.filter, master.first, master.last, view.codes, view.rows,
-            self._checked, self._block_pages, self._pinned_pages, self._who, self._loc, gone,
+            checked, self._block_pages, self._pinned_pages, self._who, self._loc, gone,
             blocks,
         )  # fmt: skip
         master.count(blocks[:b])
@@ -116,20 +113,22 @@ class Seek(Sweep):
         self._tell(slots, view, loc)
         yield from self._leave(gone)
         if stopped >= 0:
-            yield from self._after_stop(stopped)
+            yield from self._after_stop(stopped, checked)
 
-    def _after_stop(self, stopped: int) -> Iterator[pa.RecordBatch]:
+    def _after_stop(self, stopped: int, checked: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
         """A page was to be checked first, or the pairs of one block do not fit at once."""
-        code = self.parts.backlog.codes[self._queue[stopped]]
-        low, high = self._block_of(int(code))
-        if self._checked[low:high].all():
-            mine = self._waiting_for(int(code))
+        code = int(self.parts.backlog.codes[self._queue[stopped]])
+        low, high = self._block_of(code)
+        if checked[low:high].all():
+            mine = self._waiting_for(code)
             yield from self._answer(mine, np.full(len(mine), code, np.int64))
             return
-        wanted = np.zeros(self.parts.master.describe().pages, np.bool_)
-        wanted[low:high] = True
+        wanted = np.zeros(len(checked), np.bool_)
+        seek.mark_blocks(
+            self.parts.backlog.codes[self.parts.backlog.slots()], self.parts.master.first,
+            self.parts.master.last, self._block_pages, self._pinned_pages, wanted,
+        )  # fmt: skip
         self.parts.master.check(wanted)
-        self._checked[low:high] = True
 
     def _block_of(self, code: int) -> tuple[int, int]:
         first, last = self.parts.master.first, self.parts.master.last

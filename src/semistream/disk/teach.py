@@ -17,7 +17,7 @@ from ..backlog import Links
 from ..columns import Chunks
 from ..front import Front, new_rows
 from ..kernels import multimap
-from ..master import Pages
+from ..master import Master, Pages
 from ..memory import Ledger
 
 I64 = NDArray[np.int64]
@@ -51,6 +51,12 @@ def groups_of(codes: I64, loc: I64) -> Found:
         codes[heads], (pairs // np.maximum(1, count)).astype(np.int32), loc[heads],
         count.astype(np.int32),
     )  # fmt: skip
+
+
+def shows_groups(master: Master) -> bool:
+    """Whether some pages read by a scan show all rows of the keys in them, but at their ends."""
+    info = master.describe()
+    return info.unique or (info.indexed and master.block_pages is None)
 
 
 class Collector:

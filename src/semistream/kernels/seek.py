@@ -67,6 +67,16 @@ def block_of(low: int, high: int, pages: int, block: int, pinned: int) -> tuple[
 
 
 @jit
+def mark_blocks(codes: I64, first: I64, last: I64, block: int, pinned: int, wanted: Mask) -> None:
+    """wanted[p] = True for every page that one of the codes will have read."""
+    for i in range(len(codes)):
+        low, high = page_range(codes[i], first, last)
+        if low < high:
+            low, high = block_of(low, high, len(first), block, pinned)
+            wanted[low:high] = True
+
+
+@jit
 def seek_blocks(
     queue: I32, tickets: I64, begin: int, end: int, position: float, turn: int, most: int,
     codes: I64, ticket: I64, head: I32, after: I32, bits: int, filter_: U8,

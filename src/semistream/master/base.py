@@ -102,6 +102,10 @@ class Master(ABC):
         """Raise if a page of `view` is damaged."""
         return
 
+    def checked(self) -> NDArray[np.bool_]:
+        """Which pages of `view` need no more checking."""
+        return np.ones(self.describe().pages, np.bool_)
+
     def count(self, ranges: I64) -> None:
         """Pages [ranges[i, 0], ranges[i, 1]) of `view` were used."""
         pages = ranges[:, 1] - ranges[:, 0]

@@ -174,6 +174,9 @@ class Store(Master):
             self._check(int(page), part)
             self._verified[page] = True
 
+    def checked(self) -> NDArray[np.bool_]:
+        return self._verified
+
     def _check(self, page: int, part: pa.Buffer) -> None:
         if fmt.crc(part) != self._crc[page]:
             file = self._files[self._shard[page]]
