@@ -30,17 +30,23 @@ class Backlog:
         self, schema: pa.Schema, limit: int, widest: int, linked: bool, ledger: Ledger
     ) -> None:
         """`limit` bytes in all; a row of `widest` bytes must find room in an empty backlog."""
-        self.limit, self._ledger = limit, ledger
+        self._ledger, self._widest, self._linked = ledger, widest, linked
         self._per_row = SLOT_BYTES + (LINK_BYTES if linked else WORK_BYTES)
-        left = limit - 2 * widest - 2 * CHUNK_BYTES
-        self.capacity = max(1, left // (self._per_row + row_bytes(schema)))
         self.chunks = Chunks(schema)
+        self.arrivals = 0
+        self.resize(limit)
+
+    def resize(self, limit: int) -> None:
+        """Begin anew, empty, with `limit` bytes."""
+        self.limit = limit
+        left = limit - 2 * self._widest - 2 * CHUNK_BYTES
+        self.capacity = max(1, left // (self._per_row + row_bytes(self.chunks.schema)))
+        self.chunks = Chunks(self.chunks.schema, self.chunks.layouts)
         self.codes: I64 = np.empty(self.capacity, np.int64)
         self.loc: I64 = np.empty(self.capacity, np.int64)
         self.matched = np.zeros(self.capacity, np.bool_)
         self.resume: I32 = np.zeros(self.capacity, np.int32)
         self.ticket: I64 = np.full(self.capacity, -1, np.int64)
-        self.arrivals = 0
         self._free: I32 = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
         self._free_count = self.capacity
         self._alive: list[int] = []  # rows still waiting, per chunk
@@ -48,7 +54,7 @@ class Backlog:
         self._bytes = 0
         self._dead = 0  # rows that have gone from chunks that have not
         self._dead_before = 0  # after the last packing
-        self.links = Links(self.capacity, self.codes) if linked else None
+        self.links = Links(self.capacity, self.codes) if self._linked else None
         self._account()
 
     def __len__(self) -> int:

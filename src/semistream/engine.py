@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import gettempdir
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +22,14 @@ from .backlog import Backlog
 from .columns import Chunks
 from .conditions import check_condition
 from .disk import PHASES, DiskPhase, Parts, shows_groups
-from .front import Front, Hits, KeyGroups, WholeMaster
+from .front import Front, Hits, KeyGroups
 from .keys import KeyCoder, key_coder
 from .layout import layouts, row_bytes
+from .loading import load_whole, pinned_block, pinned_front
 from .master import Master, Pages
-from .master.sorting import Sorter
 from .memory import Ledger
 from .ordered import Reorder
 from .output import Counters, Output, Shape, output_shape
-from .pinned import pinned_block, pinned_front
 from .plan import INTAKE_BYTES, STREAM_ROW, Split, split_memory
 from .spec import Algorithm, JoinSpec, Params
 
@@ -130,7 +127,7 @@ class Engine:
         info = question.master.describe()
         kind = question.algorithm.front
         if kind == "all":
-            return _load_whole(question.master, schema, self._ledger), None, 0
+            return load_whole(question.master, schema, self._ledger), None, 0
         if kind == "pinned":
             waiting = question.params.pinned_probe == "waiting"
             make = pinned_block if waiting else pinned_front
@@ -298,17 +295,3 @@ class Engine:
             yield from self.intake()
         while self.phase is not None and len(self.phase.parts.backlog):
             yield from self.step()
-
-
-def _load_whole(master: Master, schema: pa.Schema, ledger: Ledger) -> WholeMaster:
-    """Read all of the master and sort it by code."""
-    info = master.describe()
-    names = list(dict.fromkeys([*info.key, *schema.names]))
-    wide = pa.schema([info.schema.field(n) for n in names])
-    sorter = Sorter(wide, info.key, 1 << 62, Path(gettempdir()))
-    for batch in master.batches(names):
-        sorter.add(batch)
-    whole = WholeMaster(schema, info.rows, ledger)
-    for codes, rows in sorter.pieces(1 << 16):
-        whole.add(codes, Chunks.of(rows.select(schema.names)), np.arange(len(codes)))
-    return whole

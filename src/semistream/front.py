@@ -11,6 +11,9 @@ Frequencies of cached groups are exact, those of others live in a sketch; both h
 the cache forgets. Codes the master does not have are remembered in a small direct-mapped table.
 Deviations from the papers: groups and not tuples (a duplicate key is answered whole or not at all),
 and a candidate replaces only what is less frequent than itself.
+
+Where keys hardly ever repeat a cache is only a burden: then it sleeps, lends its memory to the
+waiting rows where they can use it, and watches for repetition.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from numpy.typing import NDArray
 
 from .columns import Chunks, group_rows
 from .grouptable import Groups, GroupTable
-from .kernels import search, table
+from .kernels import table
 from .memory import Ledger
 from .records import Records
 
@@ -34,6 +37,7 @@ YOUNG_CHUNKS = 32
 LOAD = 0.75  # of the table, when full
 ENTRY_BYTES = 44  # of the table and the sketch, per group
 MOST_GROUP = 4096  # rows of a group that may be cached
+ASLEEP, AWAKE = 0.12, 0.2  # share of rows whose key is known: below, above
 RECORD_BYTES = 24  # what packing adds to a row, at most
 
 
@@ -49,6 +53,17 @@ class Front:
 
     complete = False  # True: what is not here is nowhere
     learns = False  # True: it wants to be told what the disk phase finds
+    patient = False  # True: somebody else wakes it, who has borrowed its memory
+    wants_to_wake = False
+
+    @property
+    def spare(self) -> int:
+        """Bytes of its share that it does not use now."""
+        return 0
+
+    def sleep(self) -> None:
+        """Give all memory back."""
+
     rows: Chunks | Records  # where the locations in `Hits` point
 
     def probe(self, codes: I64) -> Hits | None:
@@ -86,6 +101,8 @@ class KeyGroups(Front):
         return 64 * (row_bytes + ENTRY_BYTES)
 
     def clear(self) -> None:
+        self.asleep = self.wants_to_wake = False
+        self._watched = self._repeated = 0  # rows since the last look, and those of known keys
         self._table = GroupTable(self._slots)
         self._sketch = np.zeros(1 << self._sketch_bits, np.uint8)
         self._absent = np.zeros(1 << self._absent_bits, np.int64)
@@ -109,15 +126,19 @@ class KeyGroups(Front):
     # --- asking --------------------------------------------------------------------------------
 
     def probe(self, codes: I64) -> Hits | None:
+        if self.asleep:
+            return None
         n = len(codes)
         start, count, hits = self._table.probe(codes)
         absent = None
         if hits < n:
             mask = np.empty(n, np.bool_)
-            if table.absent_probe(
+            known = table.absent_probe(
                 codes, start, self._absent, self._absent_used, self._absent_bits, mask
-            ):
-                absent = mask
+            )
+            absent, hits = mask if known else None, hits + known
+        self._watched += hits
+        self._repeated += hits
         self._probes += n
         self._since += n
         return Hits(start, count, absent)
@@ -125,6 +146,9 @@ class KeyGroups(Front):
     # --- learning ------------------------------------------------------------------------------
 
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
+        self._watch(int(uses.sum()), len(codes))
+        if self.asleep:
+            return
         missing = count == 0
         if missing.any():
             self.absent(codes[missing])
@@ -138,7 +162,38 @@ class KeyGroups(Front):
             wanted = wanted[np.argsort(-estimate[wanted], kind="stable")]
             self._admit(codes[wanted], estimate[wanted], start[wanted], count[wanted], pages)
 
+    def _watch(self, rows: int, distinct: int) -> None:
+        """Fall asleep when keys hardly ever repeat, wake up when they do."""
+        self._watched += rows
+        self._repeated += rows - distinct
+        if self._watched < max(1024, self._segment_groups * SEGMENTS):
+            return
+        share = self._repeated / self._watched
+        self._watched = self._repeated = 0
+        if self.asleep and share > AWAKE:
+            self.wants_to_wake = True
+            if not self.patient:
+                self.clear()
+        elif not self.asleep and share < ASLEEP:
+            self.sleep()
+
+    def sleep(self) -> None:
+        """Give all memory back."""
+        self.clear()
+        self.asleep = True
+        self._table, self._fixed = GroupTable(1), 0
+        self._sketch = self._absent_used = np.zeros(0, np.uint8)
+        self._absent = np.zeros(0, np.int64)
+        self._account()
+
+    @property
+    def spare(self) -> int:
+        """Bytes that may be borrowed while it sleeps."""
+        return self._limit if self.asleep else 0
+
     def absent(self, codes: I64) -> None:
+        if self.asleep:
+            return
         table.absent_insert(codes, self._absent, self._absent_used, self._absent_bits)
 
     def _age(self, seen: int) -> None:
@@ -253,34 +308,3 @@ def _heads(where: I64, count: I32) -> I64:
 def new_rows(schema: pa.Schema) -> Chunks | Records:
     """Packed records where every column can be packed, else Arrow chunks."""
     return Records(schema) if Records.can_hold(schema) else Chunks(schema)
-
-
-class WholeMaster(Front):
-    """All of the master in memory: the bound that every comparison shows. Or a part of it that
-    stays for good: xhybridjoin's pinned pages, asked by the stream."""
-
-    def __init__(self, schema: pa.Schema, rows: int, ledger: Ledger, complete: bool = True) -> None:
-        self._ledger, self.complete = ledger, complete
-        self._table = GroupTable(max(8, 2 * rows))
-        self._bytes = self._table.nbytes
-        self.rows = new_rows(schema)
-
-    def add(self, codes: I64, rows: Chunks, loc: I64) -> None:
-        """More rows, sorted by code; all rows of a code come in one call."""
-        _, where, size = self.rows.add(None, rows, loc)
-        heads = np.empty(len(codes), np.int32)
-        heads = heads[: search.code_runs(codes, heads)]
-        count = np.diff(np.append(heads, len(codes))).astype(np.int32)
-        uses = np.zeros(len(heads), np.uint32)
-        self._table.put(Groups(codes[heads], where[heads], count, uses))
-        self._bytes += size
-        self._ledger.set("front", self._bytes)
-
-    @staticmethod
-    def least(rows: int, data_bytes: int) -> int:
-        """Rows, table, and room to sort them on the way in."""
-        return 3 * data_bytes + rows * (4 * 24 + 48) + (1 << 16)
-
-    def probe(self, codes: I64) -> Hits | None:
-        start, count, _ = self._table.probe(codes)
-        return Hits(start, count, None)

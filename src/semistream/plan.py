@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from .errors import BudgetError, MasterError
-from .front import WholeMaster
+from .loading import WholeMaster
 from .master import MasterInfo
 from .memory import show_bytes
 from .spec import Algorithm, Params

@@ -34,6 +34,7 @@ class Saved:
     def refill(self, phase: DiskPhase, rows: pa.RecordBatch, codes: NDArray[np.int64]) -> None:
         """Let the rows wait again, as far along as they were."""
         backlog = phase.parts.backlog
+        phase.make_room(len(codes), rows.nbytes)
         if len(codes) > backlog.free_rows or rows.nbytes > backlog.free_bytes:
             least = 2 * backlog.limit + 2 * rows.nbytes + 256 * len(codes)
             raise BudgetError(

@@ -58,6 +58,10 @@ class DiskPhase(ABC):
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration. If the master cannot be read it raises, and no waiting row is lost."""
 
+    def make_room(self, rows: int, size: int) -> None:
+        """Waiting rows of a snapshot are to come, `size` bytes of them."""
+        return
+
     def online(self) -> Iterator[pa.RecordBatch]:
         """Answers that can be given right after rows were admitted."""
         return iter(())

@@ -30,6 +30,7 @@ I32 = NDArray[np.int32]
 
 class Lookup(Sweep):
     waits = False
+    borrows = False
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

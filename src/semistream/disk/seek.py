@@ -41,6 +41,7 @@ ITERATIONS = 1024  # lookups in one kernel call, at most
 
 class Seek(Sweep):
     linked = True
+    borrows = False
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

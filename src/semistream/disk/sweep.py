@@ -27,8 +27,12 @@ I32 = NDArray[np.int32]
 
 
 class Sweep(DiskPhase):
+    borrows = True  # the front stage's memory while that sleeps
+
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
+        self._own_bytes = parts.backlog.limit
+        parts.front.patient = self.borrows
         self._view = parts.master.view(self.columns)
 
     def room(self) -> int:
@@ -42,6 +46,24 @@ class Sweep(DiskPhase):
         if len(backlog) == 0:
             return
         yield from self._answer(*self._sorted(backlog.slots()))
+        self._settle()
+
+    def _settle(self) -> None:
+        """Nobody waits now: borrow a sleeping front stage's memory, or give it back."""
+        front, backlog = self.parts.front, self.parts.backlog
+        if len(backlog) or not self.borrows:
+            return
+        if front.wants_to_wake:
+            backlog.resize(self._own_bytes)
+            front.clear()
+        elif backlog.limit != self._own_bytes + front.spare:
+            backlog.resize(self._own_bytes + front.spare)
+
+    def make_room(self, rows: int, size: int) -> None:
+        """For the rows of a snapshot, which may have been taken while memory was borrowed."""
+        if rows > self.parts.backlog.capacity or size > self.parts.backlog.free_bytes:
+            self.parts.front.sleep()
+            self._settle()
 
     def _sorted(self, slots: I32) -> tuple[I32, I64]:
         """Slots by code, and their codes."""
