@@ -84,7 +84,7 @@ class Scan(DiskPhase):
         self._admitted = 0
         if len(self.parts.backlog) and self._pages:
             ledger = self.parts.ledger
-            pages = self.parts.master.scan(self._cursor, self.parts.read_bytes, self.columns)
+            pages = self._read()
             ledger.set("read", pages.allocated)
             self._cursor = (self._cursor + len(pages.rows)) % self._pages
             self._seen += len(pages.rows)
@@ -92,6 +92,15 @@ class Scan(DiskPhase):
             del pages
             ledger.set("read", 0)
         yield from self._expire()
+
+    def _read(self) -> Pages:
+        """The next pages. Reads need not begin at the same pages in every cycle: one ends where the
+        oldest row's cycle ends, so that no row meets a page twice."""
+        pages = self.parts.master.scan(self._cursor, self.parts.read_bytes, self.columns)
+        begun = self._queue[0][2]
+        if self._collector is not None:
+            begun = min(begun, self._collector.begun(self._seen))
+        return pages.head(max(1, begun + self._pages - self._seen))
 
     def _probe(self, pages: Pages) -> Iterator[pa.RecordBatch]:
         """The pages against the window."""
@@ -101,7 +110,7 @@ class Scan(DiskPhase):
         valid = np.array([0 if m is None else m.ctypes.data for m in masks], np.int64)
         page = row = 0
         while page < len(pages.rows):
-            begun = row
+            went_on = page > 0 or row > 0
             k, page, row = multimap.probe_pages(
                 pages.codes,
                 pages.rows,
@@ -126,7 +135,7 @@ class Scan(DiskPhase):
                     loc,
                     backlog.matched,
                 )
-                self._teach(pages, backlog.codes[slots], loc, begun > 0, page < len(pages.rows))
+                self._teach(pages, backlog.codes[slots], loc, went_on, page < len(pages.rows))
                 if self._early:
                     yield from self._leave(np.unique(slots[backlog.matched[slots]]))
         if self._collector is not None:
