@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sample_data import ALGORITHMS, build, least_memory, products, sales
+from sample_data import ALGORITHMS, DISK, build, least_memory, products, sales
 
 import semistream as ss
 from semistream.testing import assert_same_rows, check_join, oracle
 
-DISK = ("sweepjoin", "meshjoin", "inlj")
 TIMES = [1.0, 1.1, 2.0, 16.0]
 
 
