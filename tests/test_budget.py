@@ -191,6 +191,28 @@ def test_five_hundred_columns(kind, algorithm, tmp_path) -> None:
         )
 
 
+@pytest.mark.parametrize("probe", ["stream", "waiting"])
+@pytest.mark.parametrize("kind", ["map", "pread"])
+def test_pinned_pages_have_very_different_numbers_of_rows(kind, probe, tmp_path) -> None:
+    """A thousand times the mean on the first page: the table for the pinned rows has room for them
+    (a full one would be searched for ever)."""
+    table = _wide_rows(list(range(2_050)), [1] * 2_000 + [4_000] * 50)
+    ss.Store.create(tmp_path / "s", table, "id", page_bytes=4_096).close()
+    master = ss.Store.open(tmp_path / "s", io=kind)
+    stream = pa.table({"id": pa.array([7 * i % 2_100 for i in range(400)])})
+    params = ss.Params(pinned_probe=probe)
+    for memory in (100_000, 300_000, 1_000_000):
+        check_join(
+            master,
+            stream,
+            on="id",
+            algorithm="xhybridjoin",
+            memory=memory,
+            params=params,
+            table=table,
+        )
+
+
 @pytest.mark.parametrize("algorithm", DISK)
 @pytest.mark.parametrize("kind", ["map", "pread", "memory"])
 def test_many_to_many_stays_within_the_budget(kind, algorithm, tmp_path) -> None:
