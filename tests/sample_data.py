@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from hypothesis import strategies as st
 
 import semistream as ss
 from semistream.master import Master
@@ -68,6 +70,26 @@ KEY_VALUES: dict[pa.DataType, list[Any]] = {
 ALGORITHMS = tuple(ss.ALGORITHMS)
 HOWS = ("inner", "left", "semi", "anti")
 MASTERS = ("memory", "map", "pread", "parquet", "unsorted", "folder")
+WAITING = tuple(a.name for a in ss.ALGORITHMS.values() if a.disk not in ("none", "lookup"))
+DISK = tuple(a.name for a in ss.ALGORITHMS.values() if a.disk != "none")
+
+PARAMS = st.builds(
+    ss.Params,
+    front_share=st.sampled_from([None, 0.0, 0.3, 0.9]),
+    output_bytes=st.sampled_from([None, 1, 500]),
+    read_bytes=st.sampled_from([None, 1, 2_000]),
+    piece_rows=st.sampled_from([None, 1, 5]),
+    threshold=st.integers(1, 3),
+    release=st.sampled_from(["cycle", "match"]),
+    lookup=st.sampled_from([0.0, 0.15, 0.5, 1.0]),
+    pinned_probe=st.sampled_from(["stream", "waiting"]),
+    page_pool=st.sampled_from([0.0, 0.2, 0.9]),
+)
+
+
+def allowed(params: ss.Params, master: Master) -> ss.Params:
+    """The same, without what only a unique key allows where the master's is not."""
+    return params if master.describe().unique else replace(params, release="cycle")
 
 
 def keys_for(t: pa.DataType, count: int, rng: random.Random, nulls: float = 0.1) -> pa.Array:

@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sample_data import ALGORITHMS, build, least_memory, products, sales
+from sample_data import ALGORITHMS, DISK, build, least_memory, products, sales
 
 import semistream as ss
 from semistream.testing import assert_same_rows, check_join, oracle
 
-DISK = ("sweepjoin", "meshjoin", "inlj")
 TIMES = [1.0, 1.1, 2.0, 16.0]
 
 
@@ -189,6 +188,28 @@ def test_five_hundred_columns(kind, algorithm, tmp_path) -> None:
     for times in (1.0, 4.0):
         check_join(
             master, stream, on="id", algorithm=algorithm, memory=int(least * times), table=table
+        )
+
+
+@pytest.mark.parametrize("probe", ["stream", "waiting"])
+@pytest.mark.parametrize("kind", ["map", "pread"])
+def test_pinned_pages_have_very_different_numbers_of_rows(kind, probe, tmp_path) -> None:
+    """A thousand times the mean on the first page: the table for the pinned rows has room for them
+    (a full one would be searched for ever)."""
+    table = _wide_rows(list(range(2_050)), [1] * 2_000 + [4_000] * 50)
+    ss.Store.create(tmp_path / "s", table, "id", page_bytes=4_096).close()
+    master = ss.Store.open(tmp_path / "s", io=kind)
+    stream = pa.table({"id": pa.array([7 * i % 2_100 for i in range(400)])})
+    params = ss.Params(pinned_probe=probe)
+    for memory in (100_000, 300_000, 1_000_000):
+        check_join(
+            master,
+            stream,
+            on="id",
+            algorithm="xhybridjoin",
+            memory=memory,
+            params=params,
+            table=table,
         )
 
 

@@ -16,7 +16,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -178,13 +178,16 @@ def test_nothing_is_left_to_fill_in(path: Path) -> None:
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name)
 def test_names_exist(path: Path) -> None:
-    """`ss.something`, `make something` and files of the project that are named."""
+    """`ss.something`, `make something`, files of the project and tests that are named."""
     text = path.read_text()
     assert {n for n in re.findall(r"\bss\.([A-Za-z]\w*)", text) if not hasattr(ss, n)} == set()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     assert set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.M)) <= targets
     named = re.findall(r"`((?:src|tests|benchmarks|scripts)/[\w./-]+)`", text)
     assert [name for name in named if not (ROOT / name).exists()] == []
+    tests = "".join(p.read_text() for p in (ROOT / "tests").glob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", text)
+    assert [name for name in named if f"def {name}(" not in tests] == []
 
 
 # --- what the code says, the documents say ------------------------------------------------------
@@ -198,6 +201,12 @@ def _readme_rows() -> list[list[str]]:
 def test_every_algorithm_is_in_the_readme() -> None:
     shown = [row for row in _readme_rows() if row[0].strip("`") in ss.ALGORITHMS]
     assert shown == [[f"`{a.name}`", a.help, a.needs] for a in ss.ALGORITHMS.values()]
+
+
+def test_every_algorithm_and_knob_is_explained() -> None:
+    text = (ROOT / "docs" / "algorithms.md").read_text()
+    names = [*ss.ALGORITHMS, *(field.name for field in fields(ss.Params))]
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_every_error_is_in_the_readme() -> None:

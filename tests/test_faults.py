@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 import pytest
-from sample_data import build, least_memory, products, sales
+from sample_data import DISK, build, least_memory, products, sales
 
 import semistream as ss
+from semistream.master import Master
 from semistream.master.store_files import StoreFile
 from semistream.testing import assert_same_rows, oracle
 
-DISK = ("sweepjoin", "meshjoin", "inlj")
 KEYS = [k for k in range(12) for _ in range((1, 2, 45)[k % 3])]
 TABLE = products(KEYS)
 STREAM = sales(random.Random(1), 70, [*range(-1, 14), None])
@@ -48,6 +48,20 @@ def faults(monkeypatch) -> Faults:
     read_into = found.around(StoreFile.read_into, ss.StoreError)
     monkeypatch.setattr(StoreFile, "read_into", read_into)
     return found
+
+
+def opened(
+    faults: Faults, master: Master, how: str, columns: list[str] | None, algorithm: str, memory: int
+) -> ss.SemiStreamJoin:
+    """A join that has read what it reads at its start (xhybridjoin's pinned pages)."""
+    schema = pa.schema({"id": pa.int64(), "n": pa.int64()}) if columns else STREAM.schema
+    faults.bad = lambda call: False
+    params = EVERY_PAGE_ALONE
+    join = ss.SemiStreamJoin(
+        master, "id", how, columns, algorithm, memory, params, stream_schema=schema
+    )
+    faults.calls = 0
+    return join
 
 
 class Run:
@@ -96,8 +110,8 @@ def test_every_read_fails_once(algorithm, how, faults, tmp_path) -> None:
     for memory, rows in ((2 * least, 50), (1_000_000, 500)):
         k = tried = 0
         while True:
-            faults.calls, faults.bad = 0, lambda call, k=k: call == k
-            join = ss.SemiStreamJoin(master, "id", how, None, algorithm, memory, EVERY_PAGE_ALONE)
+            join = opened(faults, master, how, None, algorithm, memory)
+            faults.bad = lambda call, k=k: call == k
             run = Run(join, ("step", "drain", "push")[tried % 3])
             run.push(STREAM, rows)
             run.finish()
@@ -117,9 +131,9 @@ def test_reads_that_fail_often(algorithm, again, faults, tmp_path) -> None:
     master = build("pread", TABLE, "id", tmp_path)
     for seed in range(8):
         rng = random.Random(seed)
-        faults.bad = lambda call, rng=rng: rng.random() < 0.2
         stream = sales(rng, 100, [*range(-1, 14), None])
-        join = ss.SemiStreamJoin(master, "id", "left", None, algorithm, 300_000, EVERY_PAGE_ALONE)
+        join = opened(faults, master, "left", None, algorithm, 300_000)
+        faults.bad = lambda call, rng=rng: rng.random() < 0.2
         run = Run(join, again)
         run.push(stream, 10)
         run.finish()
@@ -132,10 +146,8 @@ def test_a_key_half_answered_meets_new_rows_of_the_same_key(algorithm, faults, t
     master = build("pread", products([7] * 200), "id", tmp_path)
     stream = pa.table({"id": pa.array([7] * 6), "n": range(6)})
     for k in range(1, 12):
-        faults.calls, faults.bad = 0, lambda call, k=k: call == k
-        join = ss.SemiStreamJoin(
-            master, "id", "inner", ["price"], algorithm, 300_000, EVERY_PAGE_ALONE
-        )
+        join = opened(faults, master, "inner", ["price"], algorithm, 300_000)
+        faults.bad = lambda call, k=k: call == k
         run = Run(join, "push")
         run.push(stream.slice(0, 2), 9)
         run.call(join.step)
@@ -154,8 +166,8 @@ def test_a_snapshot_after_an_error_loses_nothing(algorithm, faults, tmp_path) ->
     memory = least_memory(master, algorithm, STREAM, on="id")
     many = pa.concat_tables([STREAM] * 6).combine_chunks()
     for k in (0, 1, 5):
-        faults.calls, faults.bad = 0, lambda call, k=k: call == k
-        join = ss.SemiStreamJoin(master, "id", "left", None, algorithm, memory, EVERY_PAGE_ALONE)
+        join = opened(faults, master, "left", None, algorithm, memory)
+        faults.bad = lambda call, k=k: call == k
         run = Run(join, "push")
         run.push(many, 10_000)
         assert run.errors == 1
@@ -178,10 +190,8 @@ def test_any_master_that_fails(kind, algorithm, tmp_path, monkeypatch) -> None:
     for name in ("scan", "read", "touch"):
         monkeypatch.setattr(master, name, faults.around(getattr(master, name), ss.MasterError))
     for k in range(6):
-        faults.calls, faults.bad = 0, lambda call, k=k: call == k
-        join = ss.SemiStreamJoin(
-            master, "id", "left", None, algorithm, "4MB", ss.Params(threshold=1)
-        )
+        join = opened(faults, master, "left", None, algorithm, 4_000_000)
+        faults.bad = lambda call, k=k: call == k
         run = Run(join, "drain")
         for _ in range(3):
             run.push(STREAM, 40)
@@ -190,13 +200,34 @@ def test_any_master_that_fails(kind, algorithm, tmp_path, monkeypatch) -> None:
         assert run.errors == int(k < faults.calls)
 
 
-def test_the_bound_can_be_tried_again(faults, tmp_path) -> None:
-    """It reads the whole master on the first push: if that fails, the next push starts afresh."""
+@pytest.mark.parametrize("algorithm", ["memory", "xhybridjoin"])
+def test_what_is_read_at_the_start_can_be_tried_again(algorithm, faults, tmp_path) -> None:
+    """All or some of the master is read by the first push: if that fails, push it again."""
     master = build("pread", TABLE, "id", tmp_path)
     faults.bad = lambda call: call == 0
-    join = ss.SemiStreamJoin(master, "id", "left", algorithm="memory", memory="4MB")
+    join = ss.SemiStreamJoin(master, "id", "left", algorithm=algorithm, memory="4MB")
     batch = STREAM.combine_chunks().to_batches()[0]
     with pytest.raises(ss.StoreError, match="injected"):
         join.push(batch)
     out = [*join.push(batch), *join.drain()]
     assert_same_rows(out, oracle(STREAM, TABLE, "id", "left"))
+
+
+@pytest.mark.parametrize("again", ["drain", "push"])
+def test_pinned_pages_that_fail_when_the_budget_is_divided_anew(again, faults, tmp_path) -> None:
+    """A row wider than planned for: the parts are made anew, and the pinned pages read again."""
+    master = build("pread", TABLE, "id", tmp_path)
+    wide = ["x" * (20_000 if i == 30 else 5) for i in range(60)]
+    stream = pa.table({"id": pa.array([i % 14 for i in range(60)]), "text": wide})
+    first, second, third = (stream.slice(at, 20).to_batches()[0] for at in (0, 20, 40))
+    join = ss.SemiStreamJoin(master, "id", "left", None, "xhybridjoin", "1MB")
+    run = Run(join, again)
+    assert run.call(lambda: join.push(first))
+    run.finish()
+    faults.calls, faults.bad = 0, lambda call: call == 0
+    assert not run.call(lambda: join.push(second))
+    if again == "drain":
+        run.finish()
+    assert run.call(lambda: join.push(third))
+    run.finish()
+    run.check(stream, "left")

@@ -7,13 +7,21 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from sample_data import ALGORITHMS, HOWS, MASTERS, build, least_memory, products, sales
+from sample_data import (
+    ALGORITHMS,
+    DISK,
+    HOWS,
+    MASTERS,
+    WAITING,
+    build,
+    least_memory,
+    products,
+    sales,
+)
 
 import semistream as ss
 from semistream.master.memory import MemoryMaster
 from semistream.testing import assert_same_rows, check_join, oracle
-
-DISK = ("sweepjoin", "meshjoin", "inlj")
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +145,7 @@ def test_a_hot_key_with_many_rows_waiting(kind, algorithm, tmp_path) -> None:
         master, "id", "left", ["name"], algorithm, "64MB", ss.Params(front_share=0.0)
     ) as join:
         out = [b for batch in stream.to_batches(30_000) for b in join.push(batch)]
-        if ss.ALGORITHMS[algorithm].front != "all" and algorithm != "inlj":
+        if algorithm in WAITING:
             assert join.stats.waiting == rows + 20
         out += join.drain()
         assert join.stats.peak_bytes <= join.stats.budget_bytes

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 from hypothesis import given, note
 from hypothesis import strategies as st
-from sample_data import ALGORITHMS, HOWS, KEY_VALUES, build, least_memory
+from sample_data import ALGORITHMS, HOWS, KEY_VALUES, PARAMS, allowed, build, least_memory
 
 import semistream as ss
 from semistream.testing import assert_same_rows, check_join, oracle, rebatch, rows_of
@@ -51,16 +51,6 @@ def questions(draw: st.DrawFn, most_keys: int = 2) -> tuple[pa.Table, pa.Table, 
     return tables[0], tables[1], names
 
 
-PARAMS = st.builds(
-    ss.Params,
-    front_share=st.sampled_from([None, 0.0, 0.3, 0.9]),
-    output_bytes=st.sampled_from([None, 1, 500]),
-    read_bytes=st.sampled_from([None, 1, 2_000]),
-    piece_rows=st.sampled_from([None, 1, 5]),
-    threshold=st.integers(1, 3),
-)
-
-
 def duck(stream: pa.Table, master: pa.Table, names: list[str], how: str) -> list[tuple]:
     with duckdb.connect() as connection:
         connection.register("s", stream)
@@ -82,6 +72,7 @@ def test_against_two_oracles(question, how, algorithm, kind, times, params, seed
     stream, table, names = question
     with tempfile.TemporaryDirectory() as folder:
         master = build(kind, table, names, Path(folder))
+        params = allowed(params, master)
         least = least_memory(master, algorithm, stream, on=names, params=params)
         note(f"{least=}")
         memory = int(least * times)

@@ -160,6 +160,8 @@ class Engine:
     def intake(self) -> Iterator[pa.RecordBatch]:
         while self.input:
             batch = self.input[0]
+            if self.phase is None and self.question.algorithm.disk != "none":
+                self._build(self._widest)  # a read failed while the parts were made anew
             taken = self._piece(batch)
             if taken == 0:
                 yield from self._make_room(batch)

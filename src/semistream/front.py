@@ -38,6 +38,7 @@ LOAD = 0.75  # of the table, when full
 ENTRY_BYTES = 44  # of the table and the sketch, per group
 MOST_GROUP = 4096  # rows of a group that may be cached
 ASLEEP, AWAKE = 0.12, 0.2  # share of rows whose key is known: below, above
+FELL, NOISE = 0.96, 0.03  # hits below this part of the usual share, less this: hot keys moved
 RECORD_BYTES = 24  # what packing adds to a row, at most
 
 
@@ -117,6 +118,7 @@ class KeyGroups(Front):
         self._young_groups = 0
         self._sealed: list[int] = []  # oldest first
         self._probes = self._evicted = self._since = self._sketched = self._cutoff = 0
+        self._hits, self._usual = 0, 0.0  # since the last look, and the share of hits by then
         self.threshold = self._first_threshold
         self._account()
 
@@ -141,6 +143,7 @@ class KeyGroups(Front):
         self._repeated += hits
         self._probes += n
         self._since += n
+        self._hits += hits
         return Hits(start, count, absent)
 
     # --- learning ------------------------------------------------------------------------------
@@ -211,14 +214,25 @@ class KeyGroups(Front):
         """Down while there is room, up when groups replace each other too fast."""
         if self._since < max(1024, self._table.used):
             return
-        self._since = 0
-        if not self._is_full():
+        moved = self._hot_set_moved(self._hits / self._since)
+        self._since = self._hits = 0
+        if moved or not self._is_full():
             self.threshold = max(1, self.threshold // 2)
         elif self._evicted > 0.05 * self._table.used:
             self.threshold = min(200, self.threshold + 1)
         elif self._evicted < 0.01 * self._table.used:
             self.threshold = max(1, self.threshold - 1)
         self._evicted = 0
+
+    def _hot_set_moved(self, share: float) -> bool:
+        """Hits are fewer than usual: what is cached ages now, again and again until they are back
+        or few hits are usual. What is outside does not age meanwhile, so it comes in."""
+        moved = share < FELL * self._usual - NOISE
+        self._usual += (share - self._usual) * (0.05 if share < self._usual else 0.3)
+        if moved:
+            self._cutoff //= 2
+            self._table.halve(self._sketch[:0])
+        return moved
 
     def _is_full(self) -> bool:
         return len(self._sealed) >= SEGMENTS

@@ -92,11 +92,16 @@ def pinned_front(
     master: Master, schema: pa.Schema, limit: int, ledger: Ledger
 ) -> tuple[Front, Pages | None, int]:
     """As many of the first pages as `limit` bytes hold, in a hash table."""
-    info = master.describe()
-    table = TABLE_BYTES * (-(-info.rows // max(1, info.pages)) + 1)
-    ends = np.cumsum(2 * _sizes(master) + table)  # a page is read and packed: twice there
-    count = int(np.searchsorted(ends, limit, "right"))
-    rows = -(-info.rows * count // max(1, info.pages)) + 1
+    count = rows = 0
+    left = limit
+    for size in _sizes(master):  # pages may differ much in rows, so these are counted first
+        if 2 * size > left:  # a page is read and packed: twice there
+            break
+        more = int(master.read(np.array([count], np.int64), []).rows[0])
+        left -= 2 * int(size) + TABLE_BYTES * (more + 1)
+        if left < 0:
+            break
+        count, rows = count + 1, rows + more
     front = WholeMaster(schema, rows, ledger, complete=False)
     for page in range(count):
         pages = master.read(np.array([page], np.int64), schema.names)

@@ -97,7 +97,7 @@ class Scan(DiskPhase):
         self._admitted = 0
         if len(self.parts.backlog) and self._pages:
             ledger = self.parts.ledger
-            pages = self.parts.master.scan(self._cursor, self.parts.read_bytes, self.columns)
+            pages = self._read()
             ledger.set("read", pages.allocated)
             self._cursor = (self._cursor + len(pages.rows)) % self._pages
             self._seen += len(pages.rows)
@@ -105,6 +105,15 @@ class Scan(DiskPhase):
             del pages
             ledger.set("read", 0)
         yield from self._expire()
+
+    def _read(self) -> Pages:
+        """The next pages. Reads need not begin at the same pages in every cycle: one ends where the
+        oldest row's cycle ends, so that no row meets a page twice."""
+        pages = self.parts.master.scan(self._cursor, self.parts.read_bytes, self.columns)
+        begun = self._queue[0][2]
+        if self._collector is not None:
+            begun = min(begun, self._collector.begun(self._seen))
+        return pages.head(max(1, begun + self._pages - self._seen))
 
     def _probe(self, pages: Pages) -> Iterator[pa.RecordBatch]:
         """The pages against the window."""
@@ -133,7 +142,7 @@ class Scan(DiskPhase):
         assert links is not None
         page = row = 0
         while page < len(pages.rows):
-            begun = row
+            went_on = page > 0 or row > 0
             k, page, row = multimap.probe_pages(
                 pages.codes,
                 pages.rows,
@@ -151,7 +160,7 @@ class Scan(DiskPhase):
             if k:
                 slots, loc = self._who[:k], self._loc[:k]
                 yield slots, loc
-                self._teach(pages, backlog.codes[slots], loc, begun > 0, page < len(pages.rows))
+                self._teach(pages, backlog.codes[slots], loc, went_on, page < len(pages.rows))
 
     def _teach(self, pages: Pages, codes: I64, loc: I64, went_on: bool, goes_on: bool) -> None:
         """Tell the front stage of the groups just met. A group at an end of this read may have rows

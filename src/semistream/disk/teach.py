@@ -94,6 +94,10 @@ class Collector:
         best = np.argsort(-uses, kind="stable")[: self._most]
         return codes[best], np.minimum(uses[best], 1 << 30).astype(np.int32)
 
+    def begun(self, seen: int) -> int:
+        """How many pages were read when collecting began; `seen` if nothing is collected."""
+        return self._begun if len(self._codes) else seen
+
     def want(self, codes: I64, uses: I32) -> None:
         """These codes were asked for."""
         self._wanted.append((codes, uses))

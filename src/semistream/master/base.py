@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,17 @@ class Pages:
     valid: list[NDArray[np.bool_] | None] = field(default_factory=list)  # rows with a key
     keep: Any = None
     bounds: tuple[I64, I64] = (NOTHING, NOTHING)  # first and last code of each page, where sorted
+
+    def head(self, count: int) -> Pages:
+        """The first `count` of these pages."""
+        if count >= len(self.rows):
+            return self
+        some = slice(count)
+        first, last = self.bounds
+        return replace(
+            self, codes=self.codes[some], rows=self.rows[some], numbers=self.numbers[some],
+            valid=self.valid[some], bounds=(first[some], last[some]),
+        )  # fmt: skip
 
 
 @dataclass

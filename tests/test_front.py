@@ -1,0 +1,136 @@
+"""The front stage: it keeps what is frequent, forgets what was, and moves its threshold.
+
+Where the papers' cache differs each test says how. That no cache ever shows in a result is tested
+with the joins (test_family.py, test_corrections.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import semistream as ss
+from semistream.columns import Chunks
+from semistream.front import KeyGroups
+from semistream.kernels.table import slot_of
+from semistream.master.memory import MemoryMaster
+from semistream.memory import Ledger
+
+
+def group_cache(groups: int, threshold: int = 1) -> tuple[KeyGroups, Chunks]:
+    """A front stage for about so many groups of one row, and master rows 0, 1, 2, ..."""
+    rows = pa.record_batch({"v": pa.array(range(1 << 15), pa.int64())})
+    limit = groups * (16 + 44)
+    return KeyGroups(rows.schema, limit, 16, threshold, Ledger(1 << 30)), Chunks.of(rows)
+
+
+def offer(front: KeyGroups, rows: Chunks, codes: Sequence[int], uses: int) -> None:
+    """The disk phase answered these codes, each for so many waiting rows."""
+    some = np.asarray(codes, np.int64)
+    every = np.ones(len(some), np.int32)
+    front.offer(some, every * np.int32(uses), some, every, rows)
+
+
+def cached(front: KeyGroups, codes: Sequence[int]) -> int:
+    hits = front.probe(np.asarray(codes, np.int64))
+    assert hits is not None
+    return int((hits.count > 0).sum())
+
+
+def test_what_is_less_frequent_never_replaces() -> None:
+    """CHYBRIDJOIN, line 20, overwrites the least frequent tuple by any that reached the threshold,
+    though it is less frequent than what it replaces."""
+    front, rows = group_cache(1_000)
+    codes = 0
+    while not front._is_full():
+        offer(front, rows, range(codes, codes + 50), uses=60)
+        codes += 50
+    room = len(front._sealed) * front._segment_groups  # besides the young, which come and go
+    assert cached(front, range(codes)) >= room > 500
+    for code in range(20_000, 22_000):
+        if front._sketch[slot_of(code, front._sketch_bits)] == 0:  # shares no counter with another
+            offer(front, rows, [code], uses=3)
+    assert cached(front, range(codes)) == room
+
+
+def test_the_threshold_moves_both_ways() -> None:
+    """Down while there is room, up while groups replace each other; the papers say so and print
+    a constant."""
+    front, rows = group_cache(1_000, threshold=8)
+    for first in range(0, 6_000, 500):
+        cached(front, range(first, first + 500))
+        offer(front, rows, range(first, first + 10), uses=1)
+    assert front.threshold == 1
+    uses = 2
+    for first in range(6_000, 30_000, 500):  # ever more frequent ones: all are replaced
+        cached(front, range(first, first + 500))
+        offer(front, rows, range(first, first + 500), uses)
+        uses = min(250, uses + 6)
+    assert front.threshold > 1
+
+
+def zipf(rng: np.random.Generator, rows: int, keys: np.ndarray) -> np.ndarray:
+    share = 1 / np.arange(1, len(keys) + 1)
+    return keys[rng.choice(len(keys), rows, p=share / share.sum())]
+
+
+def hot_set(rng: np.random.Generator, rows: int, keys: np.ndarray) -> np.ndarray:
+    """Nine rows of ten have one of 500 keys."""
+    hot, any_ = rng.integers(0, 500, rows), rng.integers(0, len(keys), rows)
+    return keys[np.where(rng.random(rows) < 0.9, hot, any_)]
+
+
+@pytest.mark.parametrize(("draw", "back"), [(hot_set, 0.9), (zipf, 0.8)])
+@pytest.mark.parametrize("algorithm", ["sweepjoin", "chybridjoin", "cinlj"])
+def test_the_cache_forgets_a_hot_set_that_moved(algorithm, draw, back) -> None:
+    """As printed counts only grow: the old hot keys stay, and hits stay few. Here they are back
+    after ten times as many rows as there are groups. (Of a Zipf law's long tail even an empty
+    cache has not seen all by then.)"""
+    keys, rng = 20_000, np.random.default_rng(1)
+    table = pa.table({"id": range(keys), "t": ["x" * 70] * keys})
+    join = ss.SemiStreamJoin(
+        MemoryMaster(table, "id", page_rows=64), "id", "inner", None, algorithm, "500kB"
+    )
+
+    def share_of_hits(rows: int, order: np.ndarray) -> float:
+        before = join.stats
+        for at in range(0, rows, 1_000):
+            some = draw(rng, min(1_000, rows - at), order)
+            list(join.push(pa.record_batch({"id": some})))
+        after = join.stats
+        return (after.front_hits - before.front_hits) / (after.rows_in - before.rows_in)
+
+    order = rng.permutation(keys)
+    share_of_hits(150_000, order)
+    usual = share_of_hits(20_000, order)
+    assert join._engine is not None
+    groups = join._engine.front._table.used
+    moved = order[::-1].copy()
+    assert share_of_hits(1_000, moved) < 0.3 * usual
+    share_of_hits(10 * groups - 1_000, moved)
+    assert share_of_hits(5_000, moved) >= back * usual
+
+
+def test_a_group_wider_than_a_segment_is_never_cached() -> None:
+    """It could push out everything else; it is answered from the disk, every time."""
+    front, rows = group_cache(1_000)
+    one, many = np.array([7], np.int64), np.array([4_000], np.int32)
+    front.offer(one, np.array([200], np.int32), np.zeros(1, np.int64), many, rows)
+    offer(front, rows, [9], uses=5)
+    assert (cached(front, [7]), cached(front, [9])) == (0, 1)
+
+
+def test_absent_keys_are_known_and_hide_no_other() -> None:
+    front, rows = group_cache(1_000)
+    absent = np.arange(5_000, 5_040)
+    front.absent(absent)
+    offer(front, rows, range(5_040, 5_080), uses=5)
+    hits = front.probe(np.arange(5_000, 5_080))
+    assert hits is not None
+    assert hits.absent is not None
+    assert hits.absent[:40].sum() > 20, "direct-mapped: some share a place"
+    assert not hits.absent[40:].any()
+    assert (hits.count[40:] == 1).all()
