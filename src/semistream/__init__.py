@@ -15,12 +15,15 @@ from .errors import (
     MasterError,
     OverrunError,
     SemiStreamError,
+    ShedError,
     SpecError,
     StateError,
     StoreError,
 )
 from .join import SemiStreamJoin, join_batches
 from .master import Store, open_master
+from .shed import Shedding
+from .shed_remote import ShedReceiver
 from .spec import ALGORITHMS, Params
 
 __version__ = "0.1.0"
@@ -34,6 +37,9 @@ __all__ = [
     "Params",
     "SemiStreamError",
     "SemiStreamJoin",
+    "ShedError",
+    "ShedReceiver",
+    "Shedding",
     "SpecError",
     "StateError",
     "Store",

@@ -35,6 +35,7 @@ from .plan import INTAKE_BYTES, STREAM_ROW, Split, split_memory
 from .spec import Algorithm, JoinSpec, Params
 
 I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
 COLLECT = 8  # a scan's share of the front stage for key groups that are not complete yet
 ROOM_BYTES = 1024  # kept free beside the rows of a chunk
 
@@ -48,6 +49,7 @@ class Question:
     algorithm: Algorithm
     budget: int
     params: Params
+    shed: bool = False  # rows may be moved out: room for a stream buffer
 
     def design(
         self, schema: pa.Schema, widest: int = STREAM_ROW
@@ -59,8 +61,9 @@ class Question:
         shape = output_shape(self.spec, schema, info, coder)
         widest = max(widest, row_bytes(shape.extended))
         split = split_memory(
-            self.algorithm, info, self.budget, widest, self.front_params(), self.master.mapped
-        )
+            self.algorithm, info, self.budget, widest, self.front_params(), self.master.mapped,
+            self.shed,
+        )  # fmt: skip
         return coder, shape, split, widest
 
     def front_params(self) -> Params:
@@ -129,6 +132,16 @@ class Engine:
     def waiting(self) -> int:
         return len(self.phase.parts.backlog) if self.phase is not None else 0
 
+    @property
+    def buffered(self) -> int:
+        """Rows that have arrived and are not taken in yet (with shedding)."""
+        return 0
+
+    @property
+    def shed_out(self) -> int:
+        """Rows that are out (with shedding)."""
+        return 0
+
     def reset(self) -> None:
         """Forget waiting rows (they count as rows in no longer), keep the front stage."""
         self.input.clear()
@@ -152,7 +165,9 @@ class Engine:
                 self.input[0] = rest
             else:
                 self.input.popleft()
-            yield from self._take(batch.slice(0, taken))
+            piece = batch.slice(0, taken)
+            self.counters.rows_in += len(piece)
+            yield from self._take(piece)
         if self.phase is not None and not self.phase.waits:
             yield from self.drain()
 
@@ -184,7 +199,6 @@ class Engine:
 
     def _take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Front stage: answer what it can, let the rest wait."""
-        self.counters.rows_in += len(batch)
         encoded = self.coder.encode(batch)
         rows = self.output.shape.extend(batch, encoded.arrays)
         codes, usable = encoded.codes, encoded.usable
@@ -209,12 +223,12 @@ class Engine:
             yield from self._answer_now(batch, stream, hits, answered)
         self._ledger.set("intake", 0)
 
-    def _wait(self, stream: Chunks, codes: I64, answered: NDArray[np.bool_]) -> None:
+    def _wait(self, stream: Chunks, codes: I64, answered: NDArray[np.bool_]) -> I32:
         assert self.phase is not None
         where = np.flatnonzero(~answered)
         own = stream.gather(where)  # a copy: the batch can go
         copy = pa.RecordBatch.from_arrays(own, schema=stream.schema)
-        self.phase.admit(copy, codes[where])
+        return self.phase.admit(copy, codes[where])
 
     def _answer_now(
         self,

@@ -14,21 +14,28 @@ from typing import Any
 import pyarrow as pa
 
 from .engine import Engine, Question
-from .errors import BudgetError, MasterError, OverrunError, SpecError, StateError
+from .errors import BudgetError, MasterError, OverrunError, ShedError, SpecError, StateError
 from .keys import pair_names
 from .master import Master, Source, open_master
 from .memory import Ledger, parse_bytes
 from .output import Counters
 from .plan import STREAM_ROW, choose, least_memory
+from .shed import Shedding
+from .shed_engine import SheddingEngine
+from .shed_remote import open_target
+from .shed_state import load_shed, restore_shed, save_shed
+from .shed_target import Target
 from .snapshot import load, save
 from .spec import JoinSpec, Params, algorithm_named, column_names, join_type
 
+SHEDS = ("chybridjoin", "sweepjoin")  # algorithms that can shed load
 On = str | Sequence[str] | Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Counters of a join. rows_in = rows_matched + rows_unmatched + waiting, always."""
+    """Counters of a join. Always: rows_in = rows_matched + rows_unmatched + waiting + buffered +
+    shed_out, and shed = reloaded + shed_out. The last four are 0 where no load is shed."""
 
     algorithm: str
     rows_in: int
@@ -43,6 +50,10 @@ class Stats:
     peak_bytes: int
     budget_bytes: int
     steps: int
+    shed: int = 0  # rows moved out so far, those that a join before this one left out included
+    reloaded: int = 0  # rows brought back
+    shed_out: int = 0  # rows that are out now
+    buffered: int = 0  # rows that have arrived and were not looked at yet
 
 
 class SemiStreamJoin:
@@ -68,6 +79,7 @@ class SemiStreamJoin:
         *,
         suffix: str | None = None,
         stream_schema: pa.Schema | None = None,
+        shed: Shedding | None = None,
     ) -> None:
         pairs = pair_names(on)
         self.master: Master = (
@@ -84,10 +96,15 @@ class SemiStreamJoin:
         self.spec = JoinSpec(tuple(pairs), join_type(how), column_names(columns), suffix)
         self.params = params or Params()
         self.budget = parse_bytes(memory, info.bytes)
-        name = choose(info, self.budget) if algorithm == "auto" else algorithm
-        self.algorithm = algorithm_named(name)
-        least_memory(self.algorithm, info, self.budget, STREAM_ROW, self.master.mapped)
-        self._question = Question(self.master, self.spec, self.algorithm, self.budget, self.params)
+        self.shed = shed
+        name = choose(info, self.budget) if algorithm == "auto" and shed is None else algorithm
+        self.algorithm = algorithm_named("sweepjoin" if name == "auto" else name)
+        self._target = self._shed_target()
+        sheds = shed is not None
+        least_memory(self.algorithm, info, self.budget, STREAM_ROW, self.master.mapped, sheds)
+        self._question = Question(
+            self.master, self.spec, self.algorithm, self.budget, self.params, sheds
+        )
         self._ledger = Ledger(self.budget)
         self._engine: Engine | None = None
         self._pending: Iterator[pa.RecordBatch] | None = None
@@ -112,11 +129,13 @@ class SemiStreamJoin:
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the disk phase, whatever waits."""
         self._ready()
+        self._go_on_with_shed()
         return self._run(self._engine.step()) if self._engine is not None else iter(())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Answer everything that waits."""
+        """Answer everything that waits, and all shed rows."""
         self._ready()
+        self._go_on_with_shed()
         return self._run(self._engine.drain()) if self._engine is not None else iter(())
 
     def close(self) -> None:
@@ -150,7 +169,7 @@ class SemiStreamJoin:
     @property
     def stats(self) -> Stats:
         if self._closed:
-            return replace(self._last, waiting=0, bytes_held=0)
+            return replace(self._last, waiting=0, buffered=0, bytes_held=0)
         engine = self._engine
         pages, count = self._before
         return Stats(
@@ -163,6 +182,8 @@ class SemiStreamJoin:
             peak_bytes=self._ledger.peak,
             budget_bytes=self.budget,
             steps=engine.steps if engine is not None else 0,
+            shed_out=engine.shed_out if engine is not None else 0,
+            buffered=engine.buffered if engine is not None else 0,
         )
 
     # --- order of calls ------------------------------------------------------------------------
@@ -202,7 +223,7 @@ class SemiStreamJoin:
             return next(work, None)
         except BaseException as error:
             self._pending = None
-            known = isinstance(error, MasterError | BudgetError)
+            known = isinstance(error, MasterError | BudgetError | ShedError)
             if not known or isinstance(error, OverrunError):
                 self._failed = error
             raise
@@ -217,7 +238,12 @@ class SemiStreamJoin:
     def _engine_for(self, schema: pa.Schema) -> Engine:
         """The engine, made for the first batch's columns; later batches must have the same."""
         if self._engine is None:
-            self._engine = Engine(self._question, schema, self._ledger)
+            if self.shed is None or self._target is None:
+                self._engine = Engine(self._question, schema, self._ledger)
+            else:
+                self._engine = SheddingEngine(
+                    self._question, schema, self._ledger, self.shed, self._target
+                )
         known = self._engine.schema
         if known.names == schema.names and known.types == schema.types:
             return self._engine
@@ -232,6 +258,26 @@ class SemiStreamJoin:
             "the new columns"
         )
 
+    def _shed_target(self) -> Target | None:
+        if self.shed is None:
+            return None
+        if not isinstance(self.shed, Shedding):
+            raise SpecError(f"shed={self.shed!r}: give ss.Shedding(target=...)")
+        if self.algorithm.name not in SHEDS:
+            raise SpecError(
+                f"{self.algorithm.name} cannot shed load; choose algorithm="
+                f"{' or '.join(repr(name) for name in SHEDS)}, or leave shed= out"
+            )
+        return open_target(self.shed.target, self.shed.timeout)
+
+    def _go_on_with_shed(self) -> None:
+        """Rows that an earlier join left out say what the stream's columns are."""
+        if self._engine is None and self._target is not None:
+            found = self._target.list()
+            if found:
+                schema = self._target.get(found[0].name).schema
+                self._engine_for(schema.remove_metadata())
+
     # --- snapshots -----------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
@@ -243,15 +289,18 @@ class SemiStreamJoin:
             return b""
         if engine.input:
             raise StateError("rows of the last push are still to be taken in: call drain() first")
-        return save(engine.schema, self._identity(), engine.counters, engine.phase)
+        saved = save(engine.schema, self._identity(), engine.counters, engine.phase)
+        return save_shed(engine, saved) if isinstance(engine, SheddingEngine) else saved
 
     def restore(self, snapshot: bytes) -> None:
         """Go on from a snapshot of a join with the same question on the same master version."""
         self._ready()
-        if self.stats.rows_in:
+        if self.stats.rows_in > self.stats.shed_out:
             raise StateError("restore goes into a new join; this one has taken in rows")
         if snapshot == b"":
             return
+        if self.shed is not None:
+            snapshot, shed = load_shed(snapshot)
         saved = load(snapshot, self._identity())
         engine = self._engine_for(saved.rows.schema)
         vars(engine.counters).update(saved.counters)
@@ -260,6 +309,8 @@ class SemiStreamJoin:
             encoded = engine.coder.encode(batch)
             rows = engine.output.shape.extend(batch, encoded.arrays)
             saved.refill(engine.phase, rows, encoded.codes)
+        if isinstance(engine, SheddingEngine):
+            restore_shed(engine, shed)
 
     def _identity(self) -> dict[str, Any]:
         """What a snapshot must have in common with the join that it is restored into."""
