@@ -20,15 +20,12 @@ from .master import Master, Source, open_master
 from .memory import Ledger, parse_bytes
 from .output import Counters
 from .plan import STREAM_ROW, choose, least_memory
-from .shed import Shedding
+from .shed import Shedding, shed_target
 from .shed_engine import SheddingEngine
-from .shed_remote import open_target
 from .shed_state import load_shed, restore_shed, save_shed
-from .shed_target import Target
 from .snapshot import load, save
 from .spec import JoinSpec, Params, algorithm_named, column_names, join_type
 
-SHEDS = ("chybridjoin", "sweepjoin")  # algorithms that can shed load
 On = str | Sequence[str] | Mapping[str, str]
 
 
@@ -99,7 +96,7 @@ class SemiStreamJoin:
         self.shed = shed
         name = choose(info, self.budget) if algorithm == "auto" and shed is None else algorithm
         self.algorithm = algorithm_named("sweepjoin" if name == "auto" else name)
-        self._target = self._shed_target()
+        self._target = shed_target(shed, self.algorithm.name)
         sheds = shed is not None
         least_memory(self.algorithm, info, self.budget, STREAM_ROW, self.master.mapped, sheds)
         self._question = Question(
@@ -112,7 +109,9 @@ class SemiStreamJoin:
         self._failed: BaseException | None = None
         self._before = (self.master.traffic.pages, self.master.traffic.bytes)
         if stream_schema is not None:
-            self._engine_for(stream_schema)
+            engine = self._engine_for(stream_schema)
+            if isinstance(engine, SheddingEngine):
+                engine.pick_up()
 
     # --- the four verbs ------------------------------------------------------------------------
 
@@ -257,18 +256,6 @@ class SemiStreamJoin:
             f"the stream changed from {len(known)} to {len(schema)} columns; start a new join for "
             "the new columns"
         )
-
-    def _shed_target(self) -> Target | None:
-        if self.shed is None:
-            return None
-        if not isinstance(self.shed, Shedding):
-            raise SpecError(f"shed={self.shed!r}: give ss.Shedding(target=...)")
-        if self.algorithm.name not in SHEDS:
-            raise SpecError(
-                f"{self.algorithm.name} cannot shed load; choose algorithm="
-                f"{' or '.join(repr(name) for name in SHEDS)}, or leave shed= out"
-            )
-        return open_target(self.shed.target, self.shed.timeout)
 
     def _go_on_with_shed(self) -> None:
         """Rows that an earlier join left out say what the stream's columns are."""

@@ -59,6 +59,7 @@ def load_shed(snapshot: bytes) -> tuple[bytes, SavedShed]:
 def restore_shed(engine: SheddingEngine, saved: SavedShed) -> None:
     """Segments that the snapshot knows go on where they were; of those that came since, all rows
     are to be answered; those that are gone were answered by the join that went on."""
+    engine.pick_up()
     outside = engine.outside
     known = {s["name"]: (int(n), s["taken"]) for n, s in saved.state["segments"].items()}
     numbers = {0: 0}
