@@ -422,6 +422,39 @@ def test_a_receiver_takes_no_nonsense(tmp_path) -> None:
             ss.ShedReceiver(tmp_path, port=port).start()
 
 
+def test_the_first_push_finds_no_receiver(pread, tmp_path) -> None:
+    """The batch is taken in all the same: it is not to be pushed again."""
+    with ss.ShedReceiver(tmp_path) as receiver:
+        target = receiver.address
+    stream = sales(random.Random(2), 100, STREAM_KEYS)
+    run = Run(pread, ss.Shedding(target))
+    with pytest.raises(ss.ShedError, match="failed at 'list'"):
+        run.read(run.join.push(stream.combine_chunks().to_batches()[0]))
+    with ss.ShedReceiver(tmp_path, port=int(target.rsplit(":", 1)[1])):
+        run.finish()
+    assert_same_rows(run.out, oracle(stream, TABLE, "id", "left"))
+
+
+def test_the_command_receives_until_interrupted(tmp_path) -> None:
+    words = ["receive", "--dir", str(tmp_path), "--port", "0", "--json"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "semistream.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stderr is not None
+        address = child.stderr.readline().split()[2].rstrip(";")
+        host, port = address.removeprefix("tcp://").split(":")
+        Remote(host, int(port), 5.0).put(new_name(1), pa.record_batch({"n": [1, 2]}), 8, "{}")
+    finally:
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=20)
+    assert child.returncode == 0
+    assert json.loads(out)["rows"] == 2
+
+
 def test_a_silent_receiver_is_not_waited_for(pread) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = f"tcp://127.0.0.1:{silent.getsockname()[1]}"

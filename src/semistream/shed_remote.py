@@ -75,7 +75,7 @@ def read_exactly(file: Bytes, size: int) -> bytes:
 
 
 def copy_exactly(source: Bytes, file: Bytes, size: int) -> None:
-    """`size` bytes, a piece at a time: a receiver serves many joins and holds little of any."""
+    """`size` bytes, a piece at a time: a segment may be larger than the receiver's memory."""
     while size > 0:
         piece = source.read(min(size, 1 << 20))
         if not piece:
@@ -205,6 +205,10 @@ class ShedReceiver:
         """tcp://host:port, as `Shedding` takes it."""
         host, port = self._open().server_address[:2]
         return f"tcp://{host!s}:{port}"
+
+    def segments(self) -> list[Segment]:
+        """What is kept here, oldest first."""
+        return self._folder.list()
 
     def stop(self) -> None:
         server, self._server = self._server, None
