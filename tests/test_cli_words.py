@@ -68,7 +68,7 @@ def test_version(run: Run) -> None:
     assert run("--version")[:2] == (0, "semistream 0.1.0\n")
 
 
-@pytest.mark.parametrize("command", ["", "demo", "build", "enrich", "verify", "inspect"])
+@pytest.mark.parametrize("command", ["", "demo", "build", "enrich", "verify", "inspect", "receive"])
 def test_help_teaches(run: Run, command: str) -> None:
     code, out, _ = run(*command.split(), "--help")
     assert code == 0

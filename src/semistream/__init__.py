@@ -16,12 +16,14 @@ from .errors import (
     MasterError,
     OverrunError,
     SemiStreamError,
+    ShedError,
     SpecError,
     StateError,
     StoreError,
 )
 from .join import SemiStreamJoin, join_batches
 from .master import Store, open_master
+from .shed import Shedding, ShedReceiver
 from .spec import ALGORITHMS, Params
 
 __version__ = "0.1.0"
@@ -38,6 +40,9 @@ __all__ = [
     "Predicate",
     "SemiStreamError",
     "SemiStreamJoin",
+    "ShedError",
+    "ShedReceiver",
+    "Shedding",
     "SpecError",
     "StateError",
     "Store",

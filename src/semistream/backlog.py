@@ -134,13 +134,33 @@ class Backlog:
         slots = slots[sparse[self.loc[slots] >> 32]]
         ends = self.chunks.widths(self.loc[slots])
         room = self.free_bytes - 2 * CHUNK_BYTES
-        slots = slots[: max(0, int(np.searchsorted(ends, room, "right")) - 1)]
+        self._bring_together(slots[: max(0, int(np.searchsorted(ends, room, "right")) - 1)])
+        self._dead_before = self._dead
+
+    def _bring_together(self, slots: I32) -> None:
+        """Copy these rows into a chunk of their own."""
         if len(slots):
             rows, old = self.take(slots), self.loc[slots] >> 32
             chunk = self._new_chunk(rows, len(slots))
             self.loc[slots] = (np.int64(chunk) << 32) | np.arange(len(slots), dtype=np.int64)
             self._leave_chunks(np.bincount(old, minlength=len(self._alive)))
-        self._dead_before = self._dead
+
+    def compact(self, spare: int) -> bool:
+        """Give back the bytes of rows that have gone and of small chunks, when bytes and not slots
+        are short; the copy may take `spare` bytes beyond the limit. True: it was worth it."""
+        size, rows = np.array(self._size, np.float64), np.maximum(1, self.chunks.rows)
+        live = np.maximum(0, size - CHUNK_BYTES) * np.array(self._alive) / rows
+        gain = size - live
+        order = np.argsort(live / np.maximum(1, gain), kind="stable")
+        order = order[np.cumsum(live[order]) <= self.free_bytes + spare - 2 * CHUNK_BYTES]
+        if gain[order].sum() < self.limit // 32 + CHUNK_BYTES:
+            return False
+        chosen = np.zeros(len(size), np.bool_)
+        chosen[order] = True
+        slots, before = self.oldest_first(), self._bytes
+        self._bring_together(slots[chosen[self.loc[slots] >> 32]])
+        self._account()
+        return self._bytes < before
 
     def _drop(self, chunk: int) -> None:
         self._bytes -= self._size[chunk]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,64 +19,21 @@ from numpy.typing import NDArray
 
 from .backlog import Backlog
 from .columns import Chunks
-from .conditions import check_condition
 from .disk import PHASES, DiskPhase, Parts, shows_groups
 from .front import Front, Hits, KeyGroups
-from .keys import KeyCoder, key_coder
-from .layout import layouts, row_bytes
+from .layout import layouts
 from .loading import load_whole, pinned_block, pinned_front
-from .master import Master, Pages
+from .master import Pages
 from .memory import Ledger
 from .ordered import Reorder
-from .output import Counters, Output, Shape, output_shape
-from .plan import INTAKE_BYTES, STREAM_ROW, Split, split_memory
-from .spec import Algorithm, JoinSpec, Params
+from .output import Counters, Output
+from .plan import INTAKE_BYTES, STREAM_ROW
+from .question import Question
 
 I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
 COLLECT = 8  # a scan's share of the front stage for key groups that are not complete yet
 ROOM_BYTES = 1024  # kept free beside the rows of a chunk
-
-
-@dataclass(frozen=True)
-class Question:
-    """What to join with what, how, and within which budget."""
-
-    master: Master
-    spec: JoinSpec
-    algorithm: Algorithm
-    budget: int
-    params: Params
-
-    def design(
-        self, schema: pa.Schema, widest: int = STREAM_ROW
-    ) -> tuple[KeyCoder, Shape, Split, int]:
-        """Check the question against the stream's columns and divide the memory, with room for
-        stream rows of `widest` bytes."""
-        info = self.master.describe()
-        if self.spec.condition is not None:
-            check_condition(self.spec.condition, schema, info.schema)
-        coder = KeyCoder((), (), (), False)
-        if self.spec.on:
-            coder = key_coder(dict(self.spec.on), schema, info.schema)
-        shape = output_shape(self.spec, schema, info, coder)
-        widest = max(widest, row_bytes(shape.extended))
-        split = split_memory(
-            self.algorithm,
-            info,
-            self.budget,
-            widest,
-            self.front_params(),
-            self.master.mapped,
-            self.spec.ordered,
-        )
-        return coder, shape, split, widest
-
-    def front_params(self) -> Params:
-        """Where pages may overlap no page can tell that a key's rows are complete, and only a scan
-        can learn them: else there is nothing to cache."""
-        if self.master.block_pages is not None and self.algorithm.disk != "scan":
-            return replace(self.params, front_share=0.0)
-        return self.params
 
 
 class Engine:
@@ -144,6 +100,16 @@ class Engine:
     def waiting(self) -> int:
         return len(self.phase.parts.backlog) if self.phase is not None else 0
 
+    @property
+    def buffered(self) -> int:
+        """Rows that have arrived and are not taken in yet (with shedding)."""
+        return 0
+
+    @property
+    def shed_out(self) -> int:
+        """Rows that are out (with shedding)."""
+        return 0
+
     def reset(self) -> None:
         """Forget waiting rows (they count as rows in no longer), keep the front stage."""
         self.input.clear()
@@ -171,7 +137,9 @@ class Engine:
                 self.input[0] = rest
             else:
                 self.input.popleft()
-            yield from self._in_order(self._take(batch.slice(0, taken)))
+            piece = batch.slice(0, taken)
+            self.counters.rows_in += len(piece)
+            yield from self._in_order(self._take(piece))
         if self.phase is not None and not self.phase.waits:
             yield from self.drain()
 
@@ -205,7 +173,6 @@ class Engine:
 
     def _take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Front stage: answer what it can, let the rest wait."""
-        self.counters.rows_in += len(batch)
         encoded = self.coder.encode(batch)
         rows = self.output.shape.extend(batch, encoded.arrays, self._taken)
         self._taken += len(batch)
@@ -231,12 +198,12 @@ class Engine:
             yield from self._answer_now(batch, stream, hits, answered)
         self._ledger.set("intake", 0)
 
-    def _wait(self, stream: Chunks, codes: I64, answered: NDArray[np.bool_]) -> None:
+    def _wait(self, stream: Chunks, codes: I64, answered: NDArray[np.bool_]) -> I32:
         assert self.phase is not None
         where = np.flatnonzero(~answered)
         own = stream.gather(where)  # a copy: the batch can go
         copy = pa.RecordBatch.from_arrays(own, schema=stream.schema)
-        self.phase.admit(copy, codes[where])
+        return self.phase.admit(copy, codes[where])
 
     def _answer_now(
         self,

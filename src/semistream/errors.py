@@ -44,3 +44,7 @@ class StoreError(MasterError):
 
 class DamagedError(StoreError):
     """Bytes on disk are not the bytes that were written. The message names the file."""
+
+
+class ShedError(SemiStreamError):
+    """Rows cannot be shed or brought back now. They stay where they were; call again later."""

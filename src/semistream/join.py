@@ -7,29 +7,28 @@ push(batch) ──> front stage ──hit──> output
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from .conditions import Condition
-from .engine import Engine, Question
-from .errors import BudgetError, MasterError, OverrunError, SpecError, StateError
-from .keys import pair_names
-from .master import Master, Source, open_master
-from .memory import Ledger, parse_bytes
+from .engine import Engine
+from .errors import BudgetError, MasterError, OverrunError, ShedError, SpecError, StateError
+from .master import Source
+from .memory import Ledger
 from .output import Counters
-from .plan import STREAM_ROW, choose, least_memory
+from .question import On, ask
+from .shed import Shedding, SheddingEngine, load_shed, restore_shed, save_shed, shed_target
 from .snapshot import load, save
-from .spec import JoinSpec, Params, algorithm_named, column_names, join_type
-
-On = str | Sequence[str] | Mapping[str, str]
+from .spec import Params
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Counters of a join. rows_in = rows_matched + rows_unmatched + waiting, always."""
+    """Counters of a join. Always: rows_in = rows_matched + rows_unmatched + waiting + buffered +
+    shed_out, and shed = reloaded + shed_out. The last four are 0 where no load is shed."""
 
     algorithm: str
     rows_in: int
@@ -44,6 +43,10 @@ class Stats:
     peak_bytes: int
     budget_bytes: int
     steps: int
+    shed: int = 0  # rows moved out so far, those that a join before this one left out included
+    reloaded: int = 0  # rows brought back
+    shed_out: int = 0  # rows that are out now
+    buffered: int = 0  # rows that have arrived and were not looked at yet
 
 
 class SemiStreamJoin:
@@ -71,25 +74,15 @@ class SemiStreamJoin:
         condition: Condition | None = None,
         ordered: bool = False,
         stream_schema: pa.Schema | None = None,
+        shed: Shedding | None = None,
     ) -> None:
-        self.master, pairs = _master_and_key(master, on, condition)
-        info = self.master.describe()
-        self.spec = JoinSpec(
-            tuple(pairs), join_type(how), column_names(columns), suffix, condition, ordered
+        sheds = shed is not None
+        self._question = question = ask(
+            master, on, how, columns, algorithm, memory, params, suffix, condition, ordered, sheds
         )
-        self.params = params or Params()
-        self.budget = parse_bytes(memory, info.bytes)
-        if algorithm == "auto":
-            algorithm = "rmeshjoin" if condition is not None else choose(info, self.budget)
-        self.algorithm = algorithm_named(algorithm)
-        plain_scan = self.algorithm.disk == "scan" and self.algorithm.front == "none"
-        if condition is not None and not plain_scan:
-            raise SpecError(
-                f"{self.algorithm.name} joins on equal keys only; a condition needs "
-                'algorithm="meshjoin" or "rmeshjoin"'
-            )
-        least_memory(self.algorithm, info, self.budget, STREAM_ROW, self.master.mapped)
-        self._question = Question(self.master, self.spec, self.algorithm, self.budget, self.params)
+        self.master, self.spec, self.params = question.master, question.spec, question.params
+        self.algorithm, self.budget = question.algorithm, question.budget
+        self.shed, self._target = shed, shed_target(shed, question.algorithm.name)
         self._ledger = Ledger(self.budget)
         self._engine: Engine | None = None
         self._pending: Iterator[pa.RecordBatch] | None = None
@@ -97,7 +90,9 @@ class SemiStreamJoin:
         self._failed: BaseException | None = None
         self._before = (self.master.traffic.pages, self.master.traffic.bytes)
         if stream_schema is not None:
-            self._engine_for(stream_schema)
+            engine = self._engine_for(stream_schema)
+            if isinstance(engine, SheddingEngine):
+                engine.pick_up()
 
     # --- the four verbs ------------------------------------------------------------------------
 
@@ -114,11 +109,13 @@ class SemiStreamJoin:
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the disk phase, whatever waits."""
         self._ready()
+        self._go_on_with_shed()
         return self._run(self._engine.step()) if self._engine is not None else iter(())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Answer everything that waits."""
+        """Answer everything that waits, and all shed rows."""
         self._ready()
+        self._go_on_with_shed()
         return self._run(self._engine.drain()) if self._engine is not None else iter(())
 
     def close(self) -> None:
@@ -154,7 +151,7 @@ class SemiStreamJoin:
     @property
     def stats(self) -> Stats:
         if self._closed:
-            return replace(self._last, waiting=0, bytes_held=0)
+            return replace(self._last, waiting=0, buffered=0, bytes_held=0)
         engine = self._engine
         pages, count = self._before
         return Stats(
@@ -167,6 +164,8 @@ class SemiStreamJoin:
             peak_bytes=self._ledger.peak,
             budget_bytes=self.budget,
             steps=engine.steps if engine is not None else 0,
+            shed_out=engine.shed_out if engine is not None else 0,
+            buffered=engine.buffered if engine is not None else 0,
         )
 
     # --- order of calls ------------------------------------------------------------------------
@@ -206,7 +205,7 @@ class SemiStreamJoin:
             return next(work, None)
         except BaseException as error:
             self._pending = None
-            known = isinstance(error, MasterError | BudgetError)
+            known = isinstance(error, MasterError | BudgetError | ShedError)
             if not known or isinstance(error, OverrunError):
                 self._failed = error
             raise
@@ -221,7 +220,12 @@ class SemiStreamJoin:
     def _engine_for(self, schema: pa.Schema) -> Engine:
         """The engine, made for the first batch's columns; later batches must have the same."""
         if self._engine is None:
-            self._engine = Engine(self._question, schema, self._ledger)
+            if self.shed is None or self._target is None:
+                self._engine = Engine(self._question, schema, self._ledger)
+            else:
+                self._engine = SheddingEngine(
+                    self._question, schema, self._ledger, self.shed, self._target
+                )
         known = self._engine.schema
         if known.names == schema.names and known.types == schema.types:
             return self._engine
@@ -236,6 +240,14 @@ class SemiStreamJoin:
             "the new columns"
         )
 
+    def _go_on_with_shed(self) -> None:
+        """Rows that an earlier join left out say what the stream's columns are."""
+        if self._engine is None and self._target is not None:
+            found = self._target.list()
+            if found:
+                schema = self._target.get(found[0].name).schema
+                self._engine_for(schema.remove_metadata())
+
     # --- snapshots -----------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
@@ -249,15 +261,18 @@ class SemiStreamJoin:
             raise StateError("an ordered join holds answers that wait: call drain() first")
         if engine.input:
             raise StateError("rows of the last push are still to be taken in: call drain() first")
-        return save(engine.schema, self._identity(), engine.counters, engine.phase)
+        saved = save(engine.schema, self._identity(), engine.counters, engine.phase)
+        return save_shed(engine, saved) if isinstance(engine, SheddingEngine) else saved
 
     def restore(self, snapshot: bytes) -> None:
         """Go on from a snapshot of a join with the same question on the same master version."""
         self._ready()
-        if self.stats.rows_in:
+        if self.stats.rows_in > self.stats.shed_out:
             raise StateError("restore goes into a new join; this one has taken in rows")
         if snapshot == b"":
             return
+        if self.shed is not None:
+            snapshot, shed = load_shed(snapshot)
         saved = load(snapshot, self._identity())
         engine = self._engine_for(saved.rows.schema)
         vars(engine.counters).update(saved.counters)
@@ -266,6 +281,8 @@ class SemiStreamJoin:
             encoded = engine.coder.encode(batch)
             rows = engine.output.shape.extend(batch, encoded.arrays, 0)
             saved.refill(engine.phase, rows, encoded.codes)
+        if isinstance(engine, SheddingEngine):
+            restore_shed(engine, shed)
 
     def _identity(self) -> dict[str, Any]:
         """What a snapshot must have in common with the join that it is restored into."""
@@ -274,31 +291,6 @@ class SemiStreamJoin:
             "spec": repr(self.spec),
             "version": self.master.describe().version,
         }
-
-
-def _master_and_key(
-    master: Source, on: On | None, condition: Condition | None
-) -> tuple[Master, list[tuple[str, str]]]:
-    """The master, and (stream column, master column) for its key columns in the key's order."""
-    if on is None:
-        if condition is None:
-            raise SpecError("give on= (key columns), condition=, or both")
-        if not isinstance(master, Master):
-            raise SpecError(
-                "a condition without on= needs a master that is open: "
-                'open_master(source, key="...")'
-            )
-        return master, []
-    pairs = pair_names(on)
-    opened = master if isinstance(master, Master) else open_master(master, [m for _, m in pairs])
-    info = opened.describe()
-    if sorted(m for _, m in pairs) != sorted(info.key):
-        raise SpecError(
-            f"on={on!r} joins on the master's columns {[m for _, m in pairs]}, but the key of "
-            f"{info.name} is {list(info.key)}; name all of its key columns and no other"
-        )
-    order = {m: i for i, m in enumerate(info.key)}
-    return opened, sorted(pairs, key=lambda pair: order[pair[1]])
 
 
 def join_batches(

@@ -34,6 +34,8 @@ class Counters:
     rows_unmatched: int = 0
     rows_out: int = 0
     front_hits: int = 0
+    shed: int = 0  # rows moved out, those found at the start included
+    reloaded: int = 0  # and brought back
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from .spec import Algorithm, Params
 LEAST_OUTPUT = 16 << 10
 LEAST_BACKLOG = 16 << 10
 LEAST_INTAKE = 8 << 10
+LEAST_STREAM = 16 << 10
 INTAKE_BYTES = 64
 MOST_OUTPUT = 2 << 20
 MOST_READ = 8 << 20
@@ -35,6 +36,7 @@ class Split:
     piece_rows: int
     pool: int = 0  # cached pages
     held: int = 0  # ordered answers behind older rows
+    stream: int = 0  # rows that have arrived and are not taken in yet, where load is shed
 
 
 def choose(info: MasterInfo, budget: int) -> str:
@@ -45,7 +47,7 @@ def choose(info: MasterInfo, budget: int) -> str:
     return "sweepjoin" if info.indexed else "meshjoin"
 
 
-def _least(info: MasterInfo, mapped: bool, stream_row: int) -> Split:
+def _least(info: MasterInfo, mapped: bool, stream_row: int, shed: bool = False) -> Split:
     """The smallest parts that work: one page read, one row in, one row out."""
     page = info.max_page_bytes + 1024
     return Split(
@@ -54,16 +56,22 @@ def _least(info: MasterInfo, mapped: bool, stream_row: int) -> Split:
         front=0,
         backlog=LEAST_BACKLOG + 2 * stream_row,
         piece_rows=LEAST_INTAKE // INTAKE_BYTES,
+        stream=LEAST_STREAM + 2 * stream_row if shed else 0,
     )
 
 
 def _total(info: MasterInfo, split: Split) -> int:
-    parts = split.output + split.read + split.front + split.backlog
+    parts = split.output + split.read + split.front + split.backlog + split.stream
     return info.resident_bytes + parts + split.piece_rows * INTAKE_BYTES
 
 
 def least_memory(
-    algorithm: Algorithm, info: MasterInfo, budget: int, stream_row: int, mapped: bool
+    algorithm: Algorithm,
+    info: MasterInfo,
+    budget: int,
+    stream_row: int,
+    mapped: bool,
+    shed: bool = False,
 ) -> None:
     """Refuse what the master cannot do, and a budget that cannot work."""
     if algorithm.needs == "index" and not info.indexed:
@@ -71,7 +79,7 @@ def least_memory(
             f"{algorithm.name} needs an index on {list(info.key)}, which {info.name} has not; use "
             'algorithm="meshjoin", or build a store from it with Store.create'
         )
-    least = _total(info, _least(info, mapped, stream_row))
+    least = _total(info, _least(info, mapped, stream_row, shed))
     if algorithm.front == "all":
         least += WholeMaster.least(info.rows, info.bytes)
     if budget < least:
@@ -91,9 +99,10 @@ def split_memory(
     params: Params,
     mapped: bool,
     ordered: bool = False,
+    shed: bool = False,
 ) -> Split:
-    least_memory(algorithm, info, budget, stream_row, mapped)
-    least = _least(info, mapped, stream_row)
+    least_memory(algorithm, info, budget, stream_row, mapped, shed)
+    least = _least(info, mapped, stream_row, shed)
     extra = budget - _total(info, least)  # beyond what it takes to work at all
     if algorithm.front == "all":
         extra -= WholeMaster.least(info.rows, info.bytes)
@@ -104,6 +113,7 @@ def split_memory(
     held = extra // 4 if ordered else 0
     left = extra - (output - least.output) - intake - (read - least.read) - held
     front = int(_share(algorithm, params) * left)
+    stream = (left - front) // 3 if shed else 0
     pool = 0
     if algorithm.disk in ("plan", "lookup") and algorithm.front == "none":
         front, pool = 0, front if not mapped or algorithm.disk == "plan" else 0
@@ -113,10 +123,11 @@ def split_memory(
         output=output,
         read=min(read or MOST_MAPPED, max(info.max_page_bytes + 1024, asked)),
         front=front,
-        backlog=least.backlog + left - front - (0 if mapped else pool),
+        backlog=least.backlog + left - front - stream - (0 if mapped else pool),
         piece_rows=max(1, min(params.piece_rows or rows, rows)),
         pool=pool,
         held=held,
+        stream=least.stream + stream,
     )
 
 

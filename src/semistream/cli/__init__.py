@@ -1,4 +1,4 @@
-"""The command line: semistream demo | build | enrich | verify | inspect."""
+"""The command line: semistream demo | build | enrich | verify | inspect | receive."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ code 0: sound. Exit code 1: damaged, and the message names the file."""
 _INSPECT = """\
 Show what a store holds: rows, pages, key, columns. Reads the index only."""
 
+_RECEIVE = """\
+Keep rows that joins on other machines shed (ss.Shedding(target="tcp://HOST:PORT")), as files in a
+directory, until they ask for them back. Runs until it is interrupted, and may be started again on
+the same directory. There is no password: run it inside a network that you trust."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 1 failed with a message, 2 not understood, 130 interrupted."""
@@ -101,6 +106,7 @@ def _parser() -> ArgumentParser:
     _add_enrich(found)
     _add_store_command(found, "verify", _VERIFY, commands.verify, "check every byte of a store")
     _add_store_command(found, "inspect", _INSPECT, commands.inspect, "show what a store holds")
+    _add_receive(found)
     return parser
 
 
@@ -224,6 +230,20 @@ def _add_store_command(
     examples = f"  semistream {name} products\n  semistream {name} products --json"
     parser = _command(found, name, text, run, help, examples)
     parser.add_argument("store", type=Path, metavar="STORE", help="folder of the store")
+
+
+def _add_receive(found: Any) -> None:
+    examples = (
+        "  semistream receive --dir shed --port 7070\n"
+        "  semistream receive --dir shed --port 7070 --host 0.0.0.0"
+    )
+    parser = _command(
+        found, "receive", _RECEIVE, commands.receive, "keep rows that joins shed", examples
+    )
+    add = parser.add_argument
+    add("--dir", type=Path, required=True, metavar="PATH", help="directory for the rows")
+    add("--port", type=int, required=True, metavar="N", help="to listen on; 0: any free one")
+    add("--host", default="127.0.0.1", metavar="NAME", help="address to listen on [127.0.0.1]")
 
 
 def _count(text: str) -> int:

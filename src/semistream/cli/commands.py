@@ -6,6 +6,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ..join import SemiStreamJoin, Stats
 from ..master import Master, Store, open_master
 from ..master.store_format import versions
 from ..memory import parse_bytes, show_bytes
+from ..shed import ShedReceiver
 from .files import check_target, read_rows, write_rows
 from .progress import Progress
 
@@ -154,6 +156,19 @@ def inspect(args: Namespace) -> Result:
         *(f"    {name:<{wide}}  {kind}" for name, kind in data["columns"].items()),
     ]
     return Result(data, "\n".join(lines))
+
+
+def receive(args: Namespace) -> Result:
+    receiver = ShedReceiver(args.dir, args.host, args.port)
+    address = receiver.address
+    print(f"listening on {address}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    with suppress(KeyboardInterrupt):  # the way to end it, not a failure
+        receiver.serve_forever()
+    left = receiver.segments()
+    rows = sum(segment.rows for segment in left)
+    data: dict[str, Any] = {"command": "receive", "dir": str(args.dir), "address": address}
+    data |= {"segments": len(left), "rows": rows}
+    return Result(data, f"{rows:,} shed rows in {len(left):,} segments are still in {args.dir}")
 
 
 def demo(args: Namespace) -> Result:

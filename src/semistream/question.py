@@ -1,0 +1,125 @@
+"""The question of a join, checked as far as it can be before the stream's columns are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from .conditions import Condition, check_condition
+from .errors import SpecError
+from .keys import KeyCoder, key_coder, pair_names
+from .layout import row_bytes
+from .master import Master, Source, open_master
+from .memory import parse_bytes
+from .output import Shape, output_shape
+from .plan import STREAM_ROW, Split, choose, least_memory, split_memory
+from .spec import Algorithm, JoinSpec, Params, algorithm_named, column_names, join_type
+
+On = str | Sequence[str] | Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to join with what, how, and within which budget."""
+
+    master: Master
+    spec: JoinSpec
+    algorithm: Algorithm
+    budget: int
+    params: Params
+    shed: bool = False  # rows may be moved out: room for a stream buffer
+
+    def design(
+        self, schema: pa.Schema, widest: int = STREAM_ROW
+    ) -> tuple[KeyCoder, Shape, Split, int]:
+        """Check the question against the stream's columns and divide the memory, with room for
+        stream rows of `widest` bytes."""
+        info = self.master.describe()
+        if self.spec.condition is not None:
+            check_condition(self.spec.condition, schema, info.schema)
+        coder = KeyCoder((), (), (), False)
+        if self.spec.on:
+            coder = key_coder(dict(self.spec.on), schema, info.schema)
+        shape = output_shape(self.spec, schema, info, coder)
+        widest = max(widest, row_bytes(shape.extended))
+        split = split_memory(
+            self.algorithm,
+            info,
+            self.budget,
+            widest,
+            self.front_params(),
+            self.master.mapped,
+            self.spec.ordered,
+            self.shed,
+        )
+        return coder, shape, split, widest
+
+    def front_params(self) -> Params:
+        """Where pages may overlap no page can tell that a key's rows are complete, and only a scan
+        can learn them: else there is nothing to cache."""
+        if self.master.block_pages is not None and self.algorithm.disk != "scan":
+            return replace(self.params, front_share=0.0)
+        return self.params
+
+
+def ask(
+    master: Source,
+    on: On | None,
+    how: str,
+    columns: Sequence[str] | None,
+    algorithm: str,
+    memory: int | str,
+    params: Params | None,
+    suffix: str | None,
+    condition: Condition | None,
+    ordered: bool,
+    sheds: bool,
+) -> Question:
+    """The arguments of a join as a question; what cannot work is refused here."""
+    opened, pairs = _master_and_key(master, on, condition)
+    info = opened.describe()
+    spec = JoinSpec(tuple(pairs), join_type(how), column_names(columns), suffix, condition, ordered)
+    budget = parse_bytes(memory, info.bytes)
+    if sheds and ordered:
+        raise SpecError(
+            "ordered=True cannot keep its word where rows are shed and come back later; leave one "
+            "of ordered= and shed= out"
+        )
+    if algorithm == "auto":
+        free = choose(info, budget) if not sheds else "sweepjoin"
+        algorithm = free if condition is None else "rmeshjoin"
+    chosen = algorithm_named(algorithm)
+    if condition is not None and (chosen.disk != "scan" or chosen.front != "none"):
+        raise SpecError(
+            f"{chosen.name} joins on equal keys only; a condition needs "
+            'algorithm="meshjoin" or "rmeshjoin"'
+        )
+    least_memory(chosen, info, budget, STREAM_ROW, opened.mapped, sheds)
+    return Question(opened, spec, chosen, budget, params or Params(), sheds)
+
+
+def _master_and_key(
+    master: Source, on: On | None, condition: Condition | None
+) -> tuple[Master, list[tuple[str, str]]]:
+    """The master, and (stream column, master column) for its key columns in the key's order."""
+    if on is None:
+        if condition is None:
+            raise SpecError("give on= (key columns), condition=, or both")
+        if not isinstance(master, Master):
+            raise SpecError(
+                "a condition without on= needs a master that is open: "
+                'open_master(source, key="...")'
+            )
+        return master, []
+    pairs = pair_names(on)
+    opened = master if isinstance(master, Master) else open_master(master, [m for _, m in pairs])
+    info = opened.describe()
+    if sorted(m for _, m in pairs) != sorted(info.key):
+        raise SpecError(
+            f"on={on!r} joins on the master's columns {[m for _, m in pairs]}, but the key of "
+            f"{info.name} is {list(info.key)}; name all of its key columns and no other"
+        )
+    order = {m: i for i, m in enumerate(info.key)}
+    return opened, sorted(pairs, key=lambda pair: order[pair[1]])
