@@ -254,12 +254,12 @@ class SemiStreamJoin:
             return
         saved = load(snapshot, self._identity())
         engine = self._engine_for(saved.rows.schema)
-        vars(engine.counters).update(saved.counters)
         if engine.phase is not None and saved.rows.num_rows:
             batch = saved.rows.combine_chunks().to_batches()[0]
             encoded = engine.coder.encode(batch)
             rows = engine.output.shape.extend(batch, encoded.arrays)
             saved.refill(engine.phase, rows, encoded.codes)
+        vars(engine.counters).update(saved.counters)
 
     def _identity(self) -> dict[str, Any]:
         """What a snapshot must have in common with the join that it is restored into."""
