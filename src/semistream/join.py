@@ -275,12 +275,12 @@ class SemiStreamJoin:
             snapshot, shed = load_shed(snapshot)
         saved = load(snapshot, self._identity())
         engine = self._engine_for(saved.rows.schema)
-        vars(engine.counters).update(saved.counters)
         if engine.phase is not None and saved.rows.num_rows:
             batch = saved.rows.combine_chunks().to_batches()[0]
             encoded = engine.coder.encode(batch)
             rows = engine.output.shape.extend(batch, encoded.arrays, 0)
             saved.refill(engine.phase, rows, encoded.codes)
+        vars(engine.counters).update(saved.counters)
         if isinstance(engine, SheddingEngine):
             restore_shed(engine, shed)
 
