@@ -74,6 +74,7 @@ class Engine:
             parts = Parts(
                 question.master, self.front, backlog, self.output, ledger, question.params,
                 self.split.read, self.split.pool, self.split.front // COLLECT, pinned, pinned_pages,
+                question.shed,
             )  # fmt: skip
             self.phase = kind(parts)
 

@@ -37,6 +37,7 @@ class Parts:
     collect_bytes: int = 0  # for key groups that are not complete yet
     pinned: Pages | None = None  # xhybridjoin: pages that are asked in every step
     pinned_pages: int = 0
+    steady: bool = False  # True: the number of slots for waiting rows must not change
 
 
 class DiskPhase(ABC):

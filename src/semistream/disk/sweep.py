@@ -32,7 +32,8 @@ class Sweep(DiskPhase):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._own_bytes = parts.backlog.limit
-        parts.front.patient = self.borrows
+        self._borrows = self.borrows and not parts.steady
+        parts.front.patient = self._borrows
         self._view = parts.master.view(self.columns)
 
     def room(self) -> int:
@@ -51,7 +52,7 @@ class Sweep(DiskPhase):
     def _settle(self) -> None:
         """Nobody waits now: borrow a sleeping front stage's memory, or give it back."""
         front, backlog = self.parts.front, self.parts.backlog
-        if len(backlog) or not self.borrows:
+        if len(backlog) or not self._borrows:
             return
         if front.wants_to_wake:
             backlog.resize(self._own_bytes)
