@@ -121,7 +121,7 @@ def test_every_read_fails_once(algorithm, how, faults, tmp_path) -> None:
             if run.errors == 0:
                 break  # there are no more than k reads
             tried += 1
-            k += 1 + k // 8  # all of the first reads, then fewer
+            k += 1 + k // 4  # all of the first reads, then fewer
         assert tried > 8
 
 
