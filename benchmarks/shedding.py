@@ -38,7 +38,7 @@ class Cell:
 class Setup:
     rows: int = 20_000
     iterations: int = 300
-    memory: int = 400_000
+    memory: int = 600_000
     skew: float = 1.0
     seed: int = 1
 
