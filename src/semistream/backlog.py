@@ -113,7 +113,7 @@ class Backlog:
         self._leave_chunks(gone)
         self._free[self._free_count : self._free_count + len(slots)] = slots
         self._free_count += len(slots)
-        if self._dead > 1024 + len(self) + self._dead_before:
+        if self._dead > min(1024, self.capacity // 4) + len(self) + self._dead_before:
             self._pack()
         self._account()
 
