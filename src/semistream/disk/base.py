@@ -67,6 +67,17 @@ class DiskPhase(ABC):
         """Answers that can be given right after rows were admitted."""
         return iter(())
 
+    def _leave(self, slots: I32) -> Iterator[pa.RecordBatch]:
+        """These rows have met all rows of their key: count them, report those without a match."""
+        if len(slots) == 0:
+            return
+        backlog, front = self.parts.backlog, self.parts.front
+        matched = backlog.matched[slots]
+        yield from self.parts.output.leave(backlog.chunks, backlog.loc[slots], matched)
+        if front.learns and not self.parts.output.verifies and not matched.all():
+            front.absent(np.unique(backlog.codes[slots[~matched]]))
+        backlog.remove(slots)
+
     def reset(self) -> None:
         """Forget all waiting rows."""
         self.parts.backlog.clear()

@@ -179,15 +179,6 @@ class Scan(DiskPhase):
             found = found.without(edges)
         self.parts.front.offer(found.codes, found.uses, found.start, found.count, pages.columns)
 
-    def _leave(self, slots: I32) -> Iterator[pa.RecordBatch]:
-        """These rows need no more of the master."""
-        backlog = self.parts.backlog
-        matched = backlog.matched[slots]
-        yield from self.parts.output.leave(backlog.chunks, backlog.loc[slots], matched)
-        if self.parts.front.learns and not self.parts.output.verifies and not matched.all():
-            self.parts.front.absent(np.unique(backlog.codes[slots[~matched]]))
-        backlog.remove(slots)
-
     def _expire(self) -> Iterator[pa.RecordBatch]:
         """Rows that have met the whole master leave; those without a match are reported now."""
         while self._queue and self._seen - self._queue[0][2] >= self._pages:

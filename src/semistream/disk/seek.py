@@ -220,14 +220,3 @@ class Seek(Sweep):
         if self.parts.front.learns and len(slots):
             found = groups_of(self.parts.backlog.codes[slots], loc)
             self.parts.front.offer(found.codes, found.uses, found.start, found.count, pages.columns)
-
-    def _leave(self, slots: I32) -> Iterator[pa.RecordBatch]:
-        """These rows have met all rows of their key."""
-        if len(slots) == 0:
-            return
-        backlog = self.parts.backlog
-        matched = backlog.matched[slots]
-        yield from self.parts.output.leave(backlog.chunks, backlog.loc[slots], matched)
-        if self.parts.front.learns and not self.parts.output.verifies and not matched.all():
-            self.parts.front.absent(np.unique(backlog.codes[slots[~matched]]))
-        backlog.remove(slots)
