@@ -154,7 +154,7 @@ def _shorter(algorithm: str, memory: str, io: str) -> int:
     """How many times shorter the stream of a slow cell is. A scan's warm-up must fill its window, a
     front stage's must find the hot keys."""
     if algorithm in ("memory", "sweepjoin"):
-        return 10 if io == "pread" else 1
+        return 10 if io == "pread" and memory == "1%" else 1
     return 8 if memory == "1%" else 3
 
 
