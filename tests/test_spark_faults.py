@@ -148,11 +148,14 @@ def kill_writers(folder: Path, times: int) -> Iterator[list[str]]:
 
 def test_a_worker_killed_while_it_writes_a_shard(spark, tmp_path) -> None:
     """The shard is written again under another name; half a file is not left behind."""
-    rows, path = 40_000, tmp_path / "store"
-    df = spark.range(0, rows, 1, 2).selectExpr("id * 7919 % 30011 as id", "id as nr")
-    with kill_writers(path, times=1) as cut:
-        store = build_store(df, path, key="id", partitions=2, page_bytes=256)  # small, so slow
-    assert cut, "the build was over before a worker could be killed"
+    for rows in (40_000, 120_000, 360_000):  # more of them where the build is too fast to be hit
+        path = tmp_path / f"store-{rows}"
+        df = spark.range(0, rows, 1, 2).selectExpr("id * 7919 % 30011 as id", "id as nr")
+        with kill_writers(path, times=1) as cut:
+            store = build_store(df, path, key="id", partitions=2, page_bytes=256)  # small, so slow
+        if cut:
+            break
+    assert cut, "the builds were over before a worker could be killed"
     assert store.verify() == store.describe().pages
     assert_same_rows(store.batches(), [(i * 7919 % 30011, i) for i in range(rows)])
     run = store.manifest.runs[0]

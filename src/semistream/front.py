@@ -55,6 +55,7 @@ class Front:
     complete = False  # True: what is not here is nowhere
     learns = False  # True: it wants to be told what the disk phase finds
     patient = False  # True: somebody else wakes it, who has borrowed its memory
+    asleep = False
     wants_to_wake = False
 
     @property

@@ -26,6 +26,7 @@ from .sweep import Sweep
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
+SAMPLE = 4096
 
 
 class Lookup(Sweep):
@@ -64,11 +65,7 @@ class Lookup(Sweep):
         codes = backlog.codes[slots]
         start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
         search.match_each(codes, low, high, view.codes, view.rows, start, count)
-        if self.parts.front.learns:
-            distinct, at, uses = np.unique(codes, return_index=True, return_counts=True)
-            self.parts.front.offer(
-                distinct, uses.astype(np.int32), start[at], count[at], view.columns
-            )
+        self._tell(codes, start, count, view)
         matched = backlog.matched[slots]
         yield from self.parts.output.answer(
             backlog.chunks,
@@ -79,6 +76,14 @@ class Lookup(Sweep):
             matched,
         )
         backlog.remove(slots)
+
+    def _tell(self, codes: I64, start: I64, count: I32, view: Pages) -> None:
+        """Offer the front stage what was found; asleep, it only watches a sample for repetition."""
+        front = self.parts.front
+        if front.learns:
+            some = slice(SAMPLE if front.asleep else None)
+            distinct, at, uses = np.unique(codes[some], return_index=True, return_counts=True)
+            front.offer(distinct, uses.astype(np.int32), start[at], count[at], view.columns)
 
     def _run(self, slots: I32, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Consecutive rows that ask for the same pages."""
