@@ -189,3 +189,19 @@ def test_release_at_the_match_needs_an_equality() -> None:
             params=ss.Params(release="match"),
             stream_schema=schema,
         )
+
+
+def test_a_predicate_is_never_asked_about_nothing() -> None:
+    """It may rely on a first row."""
+    asked: list[int] = []
+
+    def first(stream: pa.RecordBatch, found: pa.RecordBatch) -> list[bool]:
+        asked.append(stream.column(0)[0].as_py())
+        return [True] * len(stream)
+
+    master = ss.open_master(pa.table({"id": [1, 2]}), key="id")
+    out = ss.join_batches(
+        [pa.record_batch({"n": [5, 6]})], master, condition=ss.Predicate(first, ["n"], ["id"])
+    )
+    assert sum(len(batch) for batch in out) == 4
+    assert asked

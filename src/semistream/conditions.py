@@ -159,7 +159,8 @@ def check_condition(condition: Condition, stream: pa.Schema, master: pa.Schema) 
                     f"column {name!r} of the condition does not exist in the {side}; "
                     f"it has {schema.names}"
                 )
-    condition.mask(*(_no_rows(schema, names) for _, schema, names in sides))
+    if not isinstance(condition, Predicate):  # it need not expect that there are no rows
+        condition.mask(*(_no_rows(schema, names) for _, schema, names in sides))
 
 
 def _no_rows(schema: pa.Schema, names: Sequence[str]) -> pa.RecordBatch:

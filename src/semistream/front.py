@@ -54,9 +54,10 @@ class Front:
 
     complete = False  # True: what is not here is nowhere
     learns = False  # True: it wants to be told what the disk phase finds
+    asleep = False  # True: not to be asked now; it watches whether keys repeat
     patient = False  # True: somebody else wakes it, who has borrowed its memory
-    asleep = False
     wants_to_wake = False
+    rows: Chunks | Records  # where the locations in `Hits` point
 
     @property
     def spare(self) -> int:
@@ -65,8 +66,6 @@ class Front:
 
     def sleep(self) -> None:
         """Give all memory back."""
-
-    rows: Chunks | Records  # where the locations in `Hits` point
 
     def probe(self, codes: I64) -> Hits | None:
         return None

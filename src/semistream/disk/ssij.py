@@ -94,7 +94,7 @@ class PagePlan(Sweep):
         slots, codes = self._sorted(backlog.slots())
         low, high = self.parts.master.seek(codes)
         single = (high - low == 1) & (backlog.resume[slots] == 0)
-        chosen = self._plan(slots, low, high, single)
+        chosen = self._plan(slots, low, single)
         mine = np.zeros(len(slots), np.bool_)
         mine[single] = chosen[low[single]]
         if self._view is not None:
@@ -107,9 +107,7 @@ class PagePlan(Sweep):
             yield from self._answer(slots[rest], codes[rest])
         self._utility /= 2
 
-    def _plan(
-        self, slots: I32, low: I32, high: I32, single: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+    def _plan(self, slots: I32, low: I32, single: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The pages to read now: over-age ones, then by waiting rows, until half of them go."""
         backlog = self.parts.backlog
         waiting = np.bincount(low[single], minlength=len(self._utility))
