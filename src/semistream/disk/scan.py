@@ -59,10 +59,7 @@ class Scan(DiskPhase):
                 f"release='match' needs a master with a unique key, which {info.name} is not known "
                 "to have; use release='cycle'"
             )
-        # Behind a front stage nobody knows how many rows of a piece will miss: keep slots free.
-        window = parts.backlog.capacity
-        window -= window // 16 if parts.front.learns else 0
-        self._per_step = -(-(1 + self._early) * window // per_cycle)
+        self._per_step = -(-(1 + self._early) * parts.backlog.capacity // per_cycle)
         self._admitted = 0
         self._asked, self._misses = (
             1,
@@ -79,8 +76,11 @@ class Scan(DiskPhase):
         """Rows come in evenly over a cycle, so that slots come free evenly ever after. As many are
         examined as lets that many miss, at most eight times as many: hits must not starve the
         waiting rows."""
-        missing = self._per_step - self._admitted
-        if missing > 0 and self.parts.front.learns:
+        front, most = self.parts.front, self._per_step
+        guess = front.learns and not front.asleep  # who knows how many rows of a piece will miss?
+        most -= most // 16 if guess else 0  # so keep some slots free
+        missing = most - self._admitted
+        if missing > 0 and guess:
             missing = int(missing / max(0.125, self._misses)) + 1
         self._asked = max(1, min(self.parts.backlog.free_rows, missing))
         return min(self.parts.backlog.free_rows, missing)
