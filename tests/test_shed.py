@@ -2,97 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-import socket
-import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from sample_data import ALGORITHMS, HOWS, build, products, sales
+from sample_data import ALGORITHMS, HOWS, build, sales
+from shed_data import MEMORY, SHEDS, STREAM_KEYS, TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
-from semistream.master import Master
 from semistream.master.store_files import StoreFile
 from semistream.shed.policy import VICTIMS
-from semistream.shed.remote import Remote
 from semistream.shed.target import Folder, new_name
 from semistream.testing import assert_same_rows, oracle
 
-SHEDS = ("chybridjoin", "sweepjoin")
-TABLE = products([*(k for k in range(400) for _ in range(1 + k % 3)), None])
-STREAM_KEYS = [*range(0, 430, 2), *[7] * 50, None]
-MEMORY = {"map": 110_000, "pread": 110_000, "parquet": 520_000}
-
-
-@pytest.fixture(scope="module")
-def masters(tmp_path_factory) -> dict[str, Master]:
-    return {k: build(k, TABLE, "id", tmp_path_factory.mktemp(k)) for k in MEMORY}
-
-
-@pytest.fixture(scope="module")
-def pread(masters) -> Master:
-    return masters["pread"]
-
-
-class Run:
-    """A join, everything it gave, and what must hold after every call."""
-
-    def __init__(self, master: Master, shed: ss.Shedding, how: str = "left", **more) -> None:
-        more = {"algorithm": "chybridjoin", "memory": MEMORY["pread"], **more}
-        self.join = ss.SemiStreamJoin(master, "id", how, shed=shed, **more)
-        self.out: list[pa.RecordBatch] = []
-
-    def read(self, result) -> None:
-        for batch in result:
-            batch.validate(full=True)
-            assert self.join.stats.bytes_held <= self.join.budget
-            self.out.append(batch)
-        self.check()
-
-    def check(self) -> None:
-        s = self.join.stats
-        answered = s.rows_matched + s.rows_unmatched
-        assert s.rows_in == answered + s.waiting + s.buffered + s.shed_out, s
-        assert s.shed == s.reloaded + s.shed_out, s
-        assert max(s.bytes_held, s.peak_bytes) <= s.budget_bytes
-        assert s.rows_out == sum(len(batch) for batch in self.out), s
-
-    def push(self, table: pa.Table, rng: random.Random, sizes=(1, 60, 900)) -> None:
-        at = 0
-        while at < len(table):
-            some = table.slice(at, rng.choice(sizes))
-            at += len(some)
-            batches = some.combine_chunks().to_batches()
-            self.read(self.join.push(batches[0]))
-            if rng.random() < 0.2:
-                self.read(self.join.step())
-
-    def finish(self, by_steps: bool = False) -> None:
-        s = self.join.stats
-        while by_steps and s.waiting + s.buffered + s.shed_out:
-            self.read(self.join.step())
-            s = self.join.stats
-        self.read(self.join.drain())
-        s = self.join.stats
-        assert (s.waiting, s.buffered, s.shed_out) == (0, 0, 0)
-
-
-def overloaded(master: Master, target: Path | str, rows: int = 1_500, seed: int = 1, **more):
-    """A run with rows out, and the stream it has seen."""
-    stream = sales(random.Random(seed), rows, STREAM_KEYS)
-    run = Run(master, ss.Shedding(target), **more)
-    for batch in stream.combine_chunks().to_batches(max_chunksize=500):
-        run.read(run.join.push(batch))
-    assert run.join.stats.shed_out > 0
-    return run, stream
+__all__ = ["masters", "pread"]  # fixtures
 
 
 # --- exact, whatever happens ----------------------------------------------------------------------
@@ -334,133 +263,6 @@ def test_a_disk_that_refuses_loses_nothing(pread, tmp_path, monkeypatch) -> None
     run.finish()  # needs no more room outside
     every = pa.concat_tables([stream, more])
     assert_same_rows(run.out, oracle(every, TABLE, "id", "left"))
-
-
-# --- the network ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("algorithm", SHEDS)
-def test_over_the_network(algorithm, pread, tmp_path) -> None:
-    with ss.ShedReceiver(tmp_path) as receiver:
-        run, stream = overloaded(pread, receiver.address, algorithm=algorithm)
-        assert list(tmp_path.iterdir())
-        run.finish()
-        assert_same_rows(run.out, oracle(stream, TABLE, "id", "left"))
-        assert not list(tmp_path.iterdir())
-
-
-def test_the_receiver_dies_and_comes_back(pread, tmp_path) -> None:
-    receiver = ss.ShedReceiver(tmp_path).start()
-    port = int(receiver.address.rsplit(":", 1)[1])
-    run, stream = overloaded(pread, receiver.address)
-    receiver.stop()
-    more = sales(random.Random(8), 2_000, STREAM_KEYS)
-    failed = 0
-    for batch in more.combine_chunks().to_batches(max_chunksize=500):
-        try:
-            run.read(run.join.push(batch))
-        except ss.ShedError as error:
-            failed += "semistream receive" in str(error)
-            run.check()
-    assert failed
-    with pytest.raises(ss.ShedError, match="failed at 'get'"):
-        run.read(run.join.drain())
-    run.check()
-    with ss.ShedReceiver(tmp_path, port=port):
-        run.finish()
-    every = pa.concat_tables([stream, more])
-    assert_same_rows(run.out, oracle(every, TABLE, "id", "left"))
-
-
-def test_an_answer_that_never_comes_does_not_double_rows(pread, tmp_path) -> None:
-    """The receiver stores a segment, and the connection breaks before it can say so."""
-    with ss.ShedReceiver(tmp_path) as receiver:
-        host, port = "127.0.0.1", int(receiver.address.rsplit(":", 1)[1])
-        target = Remote(host, port, 5.0)
-        rows = pa.record_batch({"id": [1, 2]})
-        real = target._call
-
-        def broken(header, body=None):
-            result = real(header, body)
-            if header["op"] == "put":
-                raise ss.ShedError("injected")
-            return result
-
-        target._call = broken
-        with pytest.raises(ss.ShedError):
-            target.put(new_name(1), rows, 8, "{}")
-        assert len(list(tmp_path.iterdir())) == 1
-        target._call = real
-        target.put(new_name(1), rows, 8, "{}")
-        assert len(target.list()) == 1
-
-
-def test_a_receiver_takes_no_nonsense(tmp_path) -> None:
-    with ss.ShedReceiver(tmp_path / "in") as receiver:
-        host, port = "127.0.0.1", int(receiver.address.rsplit(":", 1)[1])
-
-        def ask(header: bytes, rest: bytes = b"") -> dict:
-            with socket.create_connection((host, port), 5) as s, s.makefile("rwb") as file:
-                file.write(struct.pack(">I", len(header)) + header + rest)
-                file.flush()
-                s.shutdown(socket.SHUT_WR)
-                (size,) = struct.unpack(">I", file.read(4))
-                return json.loads(file.read(size))
-
-        for name in ("../../etc/passwd", "shed-1.arrow", ""):
-            asked = {"op": "put", "name": name, "size": 1}
-            assert "not the name of a segment" in ask(json.dumps(asked).encode(), b"x")["error"]
-        assert "does not exist" in ask(b'{"op": "fly"}')["error"]
-        assert not ask(b"[]")["ok"]
-        asked = {"op": "put", "name": new_name(1), "size": 10}
-        assert not ask(json.dumps(asked).encode(), b"short")["ok"]
-        assert not list((tmp_path / "in").iterdir())
-        target = Remote(host, port, 5.0)
-        with pytest.raises(ss.ShedError, match="is not here"):
-            target.get(new_name(1))
-        with pytest.raises(ss.ShedError, match=f"cannot listen on {host}:{port}.*another port"):
-            ss.ShedReceiver(tmp_path, port=port).start()
-
-
-def test_the_first_push_finds_no_receiver(pread, tmp_path) -> None:
-    """The batch is taken in all the same: it is not to be pushed again."""
-    with ss.ShedReceiver(tmp_path) as receiver:
-        target = receiver.address
-    stream = sales(random.Random(2), 100, STREAM_KEYS)
-    run = Run(pread, ss.Shedding(target))
-    with pytest.raises(ss.ShedError, match="failed at 'list'"):
-        run.read(run.join.push(stream.combine_chunks().to_batches()[0]))
-    with ss.ShedReceiver(tmp_path, port=int(target.rsplit(":", 1)[1])):
-        run.finish()
-    assert_same_rows(run.out, oracle(stream, TABLE, "id", "left"))
-
-
-def test_the_command_receives_until_interrupted(tmp_path) -> None:
-    words = ["receive", "--dir", str(tmp_path), "--port", "0", "--json"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "semistream.cli", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert child.stderr is not None
-        address = child.stderr.readline().split()[2].rstrip(";")
-        host, port = address.removeprefix("tcp://").split(":")
-        Remote(host, int(port), 5.0).put(new_name(1), pa.record_batch({"n": [1, 2]}), 8, "{}")
-    finally:
-        child.send_signal(signal.SIGINT)
-        out, _ = child.communicate(timeout=20)
-    assert child.returncode == 0
-    assert json.loads(out)["rows"] == 2
-
-
-def test_a_silent_receiver_is_not_waited_for(pread) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        target = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        shed = ss.Shedding(target, timeout=0.2)
-        with pytest.raises(ss.ShedError, match="timed out"):
-            Run(pread, shed, stream_schema=TABLE.select(["id"]).schema)
 
 
 # --- refused --------------------------------------------------------------------------------------
