@@ -89,6 +89,7 @@ class Master(ABC):
     traffic: Traffic
     mapped: bool = False  # True: `view` gives the whole master without allocating anything
     block_pages: int | None = None  # the most pages one block may have, where pages may overlap
+    by_key: bool = False  # True: `fetch` brings the rows of many keys at once, as databases do
 
     @abstractmethod
     def describe(self) -> MasterInfo: ...
@@ -153,6 +154,21 @@ class Master(ABC):
         else:
             wanted_keys = encoded.arrays
         return _keep_keys(table, info.key, wanted_keys)
+
+    def fetch(self, keys: pa.RecordBatch, columns: Sequence[str]) -> Pages:
+        """All rows of some distinct keys (a batch with the key columns in the master's types), as
+        one page sorted by code. Only where `by_key`."""
+        raise self._no_index("fetch rows by key")
+
+    # --- what changes --------------------------------------------------------------------------
+
+    def newest(self) -> Master:
+        """This master as it is now: itself where nothing has changed."""
+        return self
+
+    def changed_since(self, older: Master) -> I64 | None:
+        """Codes whose rows may differ from those of an older version; None: any may."""
+        return NOTHING if older is self else None
 
     def table(self, pages: Pages) -> pa.Table:
         """Pages as a table, for looking at and for tests."""
