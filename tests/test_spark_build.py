@@ -54,14 +54,14 @@ def check_files(store: ss.Store) -> None:
     """A manifest, an index and the shards; nothing else is left of the build."""
     run = store.manifest.runs[0]
     names = [f"data/{run.id}.index", *(f"data/{s.name}" for s in run.shards)]
-    assert files_under(store.root) == sorted([*names, "manifests/00000001.json"])
+    assert files_under(store.place.root) == sorted([*names, "manifests/00000001.json"])
 
 
 def keys_by_shard(store: ss.Store) -> list[set[tuple[object, ...]]]:
     """The keys in each file, read as any Arrow tool would."""
     found = []
     for shard in store.manifest.runs[0].shards:
-        with pa.memory_map(str(store.root / "data" / shard.name)) as source:
+        with pa.memory_map(str(store.place.root / "data" / shard.name)) as source:
             keys = keys_of(pa.ipc.open_file(source).read_all(), store.manifest.key)
         found.append({key for key in keys if None not in key})
     return found

@@ -42,6 +42,10 @@ class StoreError(MasterError):
     """A store is missing, exists already, or is of another format version."""
 
 
+class ConflictError(StoreError):
+    """Another writer published a version first. Open the store again and retry."""
+
+
 class DamagedError(StoreError):
     """Bytes on disk are not the bytes that were written. The message names the file."""
 

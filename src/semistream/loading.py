@@ -106,17 +106,19 @@ def pinned_front(
     for page in range(count):
         pages = master.read(np.array([page], np.int64), schema.names)
         codes = _codes(pages)
-        whole = np.ones(len(codes), np.bool_)
+        stale = master.stale(pages)
+        whole = np.ones(len(codes), np.bool_) if stale is None else ~stale
         if page > 0:
             whole &= codes != master.last[page - 1]
-        if page + 1 < len(master.first):
+        if page + 1 < master.runs[1]:
             whole &= codes != master.first[page + 1]
         front.add(codes[whole], pages.columns, np.flatnonzero(whole))
     return front, None, count
 
 
 def _sizes(master: Master) -> I64:
-    return master.page_bytes(np.arange(len(master.first), dtype=np.int64))
+    """Of the base's pages: which pages later changes have says nothing about their use."""
+    return master.page_bytes(np.arange(master.runs[1], dtype=np.int64))
 
 
 def _codes(pages: Pages) -> I64:

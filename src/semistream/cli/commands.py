@@ -16,6 +16,7 @@ import pyarrow as pa
 from ..errors import SpecError
 from ..join import SemiStreamJoin, Stats
 from ..master import Master, Store, open_master
+from ..master.place import LocalPlace
 from ..master.store_format import versions
 from ..memory import parse_bytes, show_bytes
 from ..shed import ShedReceiver
@@ -213,7 +214,7 @@ def pairs(given: list[str]) -> dict[str, str]:
 
 def _open(path: Path, key: str | None, on: list[str]) -> Master:
     """A store knows its key; for Parquet it is what --key says, or the columns of --on."""
-    if versions(path):
+    if versions(LocalPlace(path)):
         return open_master(path, names(key) if key else None)
     return open_master(path, names(key) if key else on)
 
@@ -221,7 +222,7 @@ def _open(path: Path, key: str | None, on: list[str]) -> Master:
 def _described(store: Store) -> dict[str, Any]:
     info = store.describe()
     return {
-        "store": str(store.root),
+        "store": str(store.place),
         "version": info.version,
         "rows": info.rows,
         "pages": info.pages,

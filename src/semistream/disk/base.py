@@ -67,6 +67,15 @@ class DiskPhase(ABC):
         """Answers that can be given right after rows were admitted."""
         return iter(())
 
+    def _live(self, slots: I32, pages: Pages, loc: I64) -> tuple[I32, I64]:
+        """Of some pairs with equal codes, those whose master row no newer run has replaced."""
+        master = self.parts.master
+        owner = master.owners(self.parts.backlog.codes[slots])
+        if owner is None:
+            return slots, loc
+        run = np.searchsorted(master.runs, pages.numbers[loc >> 32], "right") - 1
+        return slots[owner == run], loc[owner == run]
+
     def _leave(self, slots: I32) -> Iterator[pa.RecordBatch]:
         """These rows have met all rows of their key: count them, report those without a match."""
         if len(slots) == 0:

@@ -62,6 +62,8 @@ class Nested(Residual):
         waiting, step = self.parts.backlog.oldest_first(), self._tile()
         loc = [(np.int64(p) << 32) | np.arange(n) for p, n in enumerate(pages.rows)]
         rows: I64 = np.concatenate(loc) if loc else np.zeros(0, np.int64)
+        stale = self.parts.master.stale(pages)
+        rows = rows if stale is None else rows[~stale]
         across = max(1, min(len(waiting), step))
         down = max(1, step // across)
         for a in range(0, len(waiting), across):

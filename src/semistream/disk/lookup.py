@@ -44,9 +44,7 @@ class Lookup(Sweep):
     def step(self) -> Iterator[pa.RecordBatch]:
         slots = self.parts.backlog.oldest_first()
         codes = self.parts.backlog.codes[slots]
-        low, high = np.empty(len(slots), np.int32), np.empty(len(slots), np.int32)
-        master = self.parts.master
-        search.page_of_each(codes, master.first, master.last, low, high)
+        low, high = self.parts.master.seek(codes, in_order=False)
         if self._view is not None:
             yield from self._each_mapped(self._view, slots, low, high)
             return

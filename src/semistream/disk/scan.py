@@ -157,8 +157,8 @@ class Scan(DiskPhase):
                 self._who,
                 self._loc,
             )
-            if k:
-                slots, loc = self._who[:k], self._loc[:k]
+            slots, loc = self._live(self._who[:k], pages, self._loc[:k])
+            if len(slots):
                 yield slots, loc
                 self._teach(pages, backlog.codes[slots], loc, went_on, page < len(pages.rows))
 

@@ -37,6 +37,7 @@ from .teach import groups_of
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 ITERATIONS = 1024  # lookups in one kernel call, at most
+NO_OWNERS = np.zeros(0, np.int32)
 
 
 class Seek(Sweep):
@@ -104,9 +105,9 @@ class Seek(Sweep):
         k, n, b, self._begin, self._turn, stopped = seek.seek_blocks(
             self._queue, self._tickets, self._begin, len(self._queue), self.parts.params.lookup,
             self._turn, max(1, backlog.capacity // 4), backlog.codes, backlog.ticket, links.head,
-            links.after, links.bits, links.filter, master.first, master.last, view.codes, view.rows,
-            checked, self._block_pages, self._pinned_pages, self._who, self._loc, gone,
-            blocks,
+            links.after, links.bits, links.filter, self._owners(backlog.codes), master.runs,
+            master.first, master.last, view.codes, view.rows, checked, self._block_pages,
+            self._pinned_pages, self._who, self._loc, gone, blocks,
         )  # fmt: skip
         master.count(blocks[:b])
         slots, loc, gone = self._who[:k], self._loc[:k], gone[:n]
@@ -125,18 +126,31 @@ class Seek(Sweep):
             yield from self._answer(mine, np.full(len(mine), code, np.int64))
             return
         wanted = np.zeros(len(checked), np.bool_)
+        codes, master = self.parts.backlog.codes[self.parts.backlog.slots()], self.parts.master
         seek.mark_blocks(
-            self.parts.backlog.codes[self.parts.backlog.slots()], self.parts.master.first,
-            self.parts.master.last, self._block_pages, self._pinned_pages, wanted,
+            codes, self._owners(codes), master.runs, master.first, master.last, self._block_pages,
+            self._pinned_pages, wanted,
         )  # fmt: skip
         self.parts.master.check(wanted)
 
+    def _owners(self, codes: I64) -> I32:
+        """The run that has the rows of each code; empty where there is one run."""
+        owner = self.parts.master.owners(codes)
+        return NO_OWNERS if owner is None else owner
+
+    def _run_of(self, code: int) -> tuple[int, int]:
+        """The pages of the run that has the rows of a code."""
+        owner = self._owners(np.array([code], np.int64))
+        begin, end = seek.run_range(owner, 0, self.parts.master.runs)
+        return int(begin), int(end)
+
     def _block_of(self, code: int) -> tuple[int, int]:
-        first, last = self.parts.master.first, self.parts.master.last
-        low, high = seek.page_range(code, first, last)
+        begin, end = self._run_of(code)
+        master = self.parts.master
+        low, high = seek.page_range(code, master.first, master.last, begin, end)
         if low == high:
             return low, high
-        return seek.block_of(low, high, len(first), self._block_pages, self._pinned_pages)
+        return seek.block_of(low, high, begin, end, self._block_pages, self._pinned_pages)
 
     def _look_up(self, entry: int) -> Iterator[pa.RecordBatch]:
         """One iteration, its block read as a whole. Where that is larger than the buffer, or where
@@ -184,8 +198,10 @@ class Seek(Sweep):
     def _cut_edges(self, low: int, high: int) -> list[int]:
         """Codes at the block's ends that have rows beyond them."""
         first, last = self.parts.master.first, self.parts.master.last
-        edges = [int(first[low])] if low > 0 and last[low - 1] == first[low] else []
-        if high < len(first) and first[high] == last[high - 1]:
+        runs = self.parts.master.runs
+        begin, end = runs[runs <= low].max(), runs[runs >= high].min()
+        edges = [int(first[low])] if low > begin and last[low - 1] == first[low] else []
+        if high < end and first[high] == last[high - 1]:
             edges.append(int(last[high - 1]))
         return edges
 
@@ -200,7 +216,8 @@ class Seek(Sweep):
                 pages.codes, pages.rows, valid, page, row, backlog.codes, links.head, links.after,
                 links.bits, links.filter, self._who, self._loc,
             )  # fmt: skip
-            yield self._who[:k], self._loc[:k], whole and page == len(pages.rows)
+            slots, loc = self._live(self._who[:k], pages, self._loc[:k])
+            yield slots, loc, whole and page == len(pages.rows)
             whole = False
 
     def _ask_pinned(self, pinned: Pages) -> Iterator[pa.RecordBatch]:

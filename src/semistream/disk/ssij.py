@@ -93,6 +93,9 @@ class PagePlan(Sweep):
         self._pending = []
         slots, codes = self._sorted(backlog.slots())
         low, high = self.parts.master.seek(codes)
+        if len(self.parts.master.runs) > 2:  # in file order: one run after another
+            order = np.argsort(low, kind="stable")
+            slots, codes, low, high = slots[order], codes[order], low[order], high[order]
         single = (high - low == 1) & (backlog.resume[slots] == 0)
         chosen = self._plan(slots, low, single)
         mine = np.zeros(len(slots), np.bool_)

@@ -92,7 +92,10 @@ class Sweep(DiskPhase):
             return
         some = low < high
         yield from self._absent(slots[~some], codes[~some])
-        yield from self._blocks(slots[some], codes[some], low[some], high[some], begin[some])
+        where = np.flatnonzero(some)
+        if len(self.parts.master.runs) > 2:  # in file order: one run after another
+            where = where[np.argsort(begin[where], kind="stable")]
+        yield from self._blocks(slots[where], codes[where], low[where], high[where], begin[where])
 
     def _absent(self, slots: I32, codes: I64) -> Iterator[pa.RecordBatch]:
         """The index says that no page can hold these."""

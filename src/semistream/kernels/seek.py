@@ -42,37 +42,53 @@ def pick(
 
 
 @jit
-def page_range(code: int, first: I64, last: I64) -> tuple[int, int]:
-    """The pages [low, high) that can hold a code."""
-    low, high = 0, len(last)
+def run_range(owner: I32, i: int, runs: I64) -> tuple[int, int]:
+    """The pages of the run that owns the code of waiting row i (none: no run has rows of it);
+    `owner` is empty where there is one run."""
+    if len(owner) == 0:
+        return 0, runs[1]
+    if owner[i] < 0:
+        return 0, 0
+    return runs[owner[i]], runs[owner[i] + 1]
+
+
+@jit
+def page_range(code: int, first: I64, last: I64, begin: int, end: int) -> tuple[int, int]:
+    """Of pages [begin, end), those [low, high) that can hold a code."""
+    low, high = begin, end
     while low < high:
         middle = (low + high) >> 1
         if last[middle] < code:
             low = middle + 1
         else:
             high = middle
-    end = low
-    while end < len(first) and first[end] <= code:
-        end += 1
-    return low, end
+    until = low
+    while until < end and first[until] <= code:
+        until += 1
+    return low, until
 
 
 @jit
-def block_of(low: int, high: int, pages: int, block: int, pinned: int) -> tuple[int, int]:
-    """The aligned block of pages around [low, high); pinned pages are outside the blocks."""
+def block_of(low: int, high: int, begin: int, end: int, block: int, pinned: int) -> tuple[int, int]:
+    """The aligned block around [low, high) among a run's pages [begin, end); pinned pages are
+    outside the blocks."""
     if low < pinned:
         return low, high
-    begin = pinned + (low - pinned) // block * block
-    return begin, max(high, min(begin + block, pages))
+    origin = max(begin, pinned)
+    start = origin + (low - origin) // block * block
+    return start, max(high, min(start + block, end))
 
 
 @jit
-def mark_blocks(codes: I64, first: I64, last: I64, block: int, pinned: int, wanted: Mask) -> None:
+def mark_blocks(
+    codes: I64, owner: I32, runs: I64, first: I64, last: I64, block: int, pinned: int, wanted: Mask
+) -> None:
     """wanted[p] = True for every page that one of the codes will have read."""
     for i in range(len(codes)):
-        low, high = page_range(codes[i], first, last)
+        begin, end = run_range(owner, i, runs)
+        low, high = page_range(codes[i], first, last, begin, end)
         if low < high:
-            low, high = block_of(low, high, len(first), block, pinned)
+            low, high = block_of(low, high, begin, end, block, pinned)
             wanted[low:high] = True
 
 
@@ -80,8 +96,8 @@ def mark_blocks(codes: I64, first: I64, last: I64, block: int, pinned: int, want
 def seek_blocks(
     queue: I32, tickets: I64, begin: int, end: int, position: float, turn: int, most: int,
     codes: I64, ticket: I64, head: I32, after: I32, bits: int, filter_: U8,
-    first: I64, last: I64, address: I64, rows: I64, checked: Mask, block: int, pinned: int,
-    who: I32, loc: I64, gone: I32, blocks: I64,
+    owner: I32, runs: I64, first: I64, last: I64, address: I64, rows: I64, checked: Mask,
+    block: int, pinned: int, who: I32, loc: I64, gone: I32, blocks: I64,
 ) -> tuple[int, int, int, int, int, int]:  # fmt: skip
     """Look up one waiting row after another, until `most` rows are answered, an array is full, or a
     page must be checked first. Answered rows lose their ticket.
@@ -97,16 +113,17 @@ def seek_blocks(
         if i < 0:
             break
         code = codes[queue[i]]
-        low, high = page_range(code, first, last)
+        start, stop = run_range(owner, queue[i], runs)
+        low, high = page_range(code, first, last, start, stop)
         if low < high:
-            low, high = block_of(low, high, len(first), block, pinned)
+            low, high = block_of(low, high, start, stop, block, pinned)
             for p in range(low, high):
                 if not checked[p]:
                     return k, n, b, begin, turn, i
             blocks[b, 0], blocks[b, 1] = low, high
             fits, k, n = _probe_block(
-                low, high, codes, ticket, head, after, bits, filter_, first, last, address, rows,
-                candidate, slot, who, loc, k, gone, n,
+                low, high, start, stop, codes, ticket, head, after, bits, filter_, owner, runs,
+                first, last, address, rows, candidate, slot, who, loc, k, gone, n,
             )  # fmt: skip
             if not fits:
                 return k, n, b, begin, turn, i
@@ -132,16 +149,24 @@ def _let_go(
 
 
 @jit
+def _take_back(ticket: I64, gone: I32, begin: int, end: int) -> None:
+    """These rows were marked as answered, and are not."""
+    for g in range(begin, end):
+        ticket[gone[g]] = -2 - ticket[gone[g]]
+
+
+@jit
 def _probe_block(
-    low: int, high: int, codes: I64, ticket: I64, head: I32, after: I32, bits: int, filter_: U8,
-    first: I64, last: I64, address: I64, rows: I64, candidate: I64, slot: I64,
-    who: I32, loc: I64, k: int, gone: I32, n: int,
+    low: int, high: int, start: int, stop: int, codes: I64, ticket: I64, head: I32, after: I32,
+    bits: int, filter_: U8, owner: I32, runs: I64, first: I64, last: I64, address: I64, rows: I64,
+    candidate: I64, slot: I64, who: I32, loc: I64, k: int, gone: I32, n: int,
 ) -> tuple[bool, int, int]:  # fmt: skip
-    """The rows of pages [low, high) against the waiting rows; groups that go on beyond the block
-    are left for another time. If the pairs do not fit nothing has happened."""
+    """The rows of pages [low, high), of the run [start, stop), against the waiting rows that the
+    run owns; groups that go on beyond the block are left for another time. If the pairs do not fit
+    nothing has happened."""
     k_before, n_before = k, n
-    left = low > 0 and last[low - 1] == first[low]
-    right = high < len(first) and first[high] == last[high - 1]
+    left = low > start and last[low - 1] == first[low]
+    right = high < stop and first[high] == last[high - 1]
     for page in range(low, high):
         at = address[page]
         for line in range(0, 8 * rows[page], 512):
@@ -155,10 +180,11 @@ def _probe_block(
                 if (left and code == first[low]) or (right and code == last[high - 1]):
                     continue
                 waiting = slot[c]
+                if len(owner) and run_range(owner, waiting, runs)[1] != stop:
+                    continue  # a newer run has the rows of this code
                 while waiting != NONE:
                     if k == len(who):
-                        for g in range(n_before, n):
-                            ticket[gone[g]] = -2 - ticket[gone[g]]
+                        _take_back(ticket, gone, n_before, n)
                         return False, k_before, n_before
                     if ticket[waiting] != -1:
                         if ticket[waiting] >= 0:

@@ -13,6 +13,7 @@ from ..errors import MasterError, SpecError
 from .base import Master, MasterInfo, Pages
 from .memory import MemoryMaster
 from .parquet import ParquetMaster
+from .place import LocalPlace
 from .store import Store
 from .store_format import versions
 
@@ -38,7 +39,7 @@ def open_master(source: Source, key: str | Sequence[str] | None = None) -> Maste
     path = Path(source)
     if "://" in str(source):
         raise MasterError(f"{str(source)!r}: only local paths are supported in this release")
-    if versions(path):
+    if versions(LocalPlace(path)):
         return _check_key(Store.open(path), key)
     if path.is_file() or path.is_dir():
         return ParquetMaster(path, _need_key(key, f"the Parquet master {path}"))
@@ -51,7 +52,7 @@ def from_locator(locator: dict[str, Any]) -> Master:
     if kind == "store":
         store = Store.open(locator["path"], locator["version"], io=locator["io"])
         if store.locator()["run"] != locator["run"]:
-            raise MasterError(f"{store.root} was rebuilt since the query began; start it again")
+            raise MasterError(f"{store.place} was rebuilt since the query began; start it again")
         return store
     if kind == "parquet":
         return ParquetMaster(Path(locator["path"]), locator["key"])

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from ..columns import Chunks
 from ..errors import MasterError, SpecError
 from ..kernels import search
 from ..keys import codes_of, key_coder, not_null
+from .finding import find_rows
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -125,13 +127,38 @@ class Master(ABC):
         ends = np.concatenate([[0], np.cumsum(self.page_bytes(np.arange(self.describe().pages)))])
         self.traffic.bytes += int((ends[ranges[:, 1]] - ends[ranges[:, 0]]).sum())
 
-    def seek(self, codes: I64) -> tuple[I32, I32]:
-        """For sorted codes, the pages [low, high) that can hold each."""
+    def seek(self, codes: I64, in_order: bool = True) -> tuple[I32, I32]:
+        """The pages [low, high) that can hold each code, all of one run. `in_order`: the codes are
+        sorted, and so are the pages of one run."""
         if not self.describe().indexed:
             raise self._no_index("find pages by key")
-        low, high = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
-        search.page_ranges(codes, self.first, self.last, low, high)
+        find = search.page_ranges if in_order else search.page_of_each
+        low, high = np.zeros(len(codes), np.int32), np.zeros(len(codes), np.int32)
+        owner = self.owners(codes)
+        if owner is None:
+            find(codes, self.first, self.last, low, high)
+            return low, high
+        for run, (begin, end) in enumerate(pairwise(self.runs)):
+            mine = np.flatnonzero(owner == run)
+            a, b = np.empty(len(mine), np.int32), np.empty(len(mine), np.int32)
+            find(codes[mine], self.first[begin:end], self.last[begin:end], a, b)
+            low[mine], high[mine] = a + begin, b + begin
         return low, high
+
+    # --- runs: a store whose newer pages replace rows of older ones ----------------------------
+
+    @property
+    def runs(self) -> I64:
+        """Pages of run r are [runs[r], runs[r + 1]), sorted within the run."""
+        return np.array([0, len(self.first)], np.int64)
+
+    def owners(self, codes: I64) -> I32 | None:
+        """The run that has all rows of each code (-1: none has any); None: there is one run."""
+        return None
+
+    def stale(self, pages: Pages) -> NDArray[np.bool_] | None:
+        """Which rows of some pages have been replaced by newer runs; None: none has."""
+        return None
 
     def page_bytes(self, numbers: I64) -> I64:
         """Bytes that reading each page allocates (where nothing is mapped)."""
@@ -145,10 +172,10 @@ class Master(ABC):
         encoded = coder.encode(keys)
         usable = slice(None) if encoded.usable is None else encoded.usable
         codes = np.unique(encoded.codes[usable])
-        low, high = self.seek(codes)
-        wanted = sorted({p for a, b in zip(low, high, strict=True) for p in range(a, b)})
-        parts = [self.table(self.read(np.array([p], np.int64), info.schema.names)) for p in wanted]
-        table = pa.concat_tables([info.schema.empty_table(), *parts])
+        _, rows = find_rows(self, codes, info.schema.names)
+        table = pa.Table.from_batches([rows])
+        if not coder.verify:
+            return table
         if encoded.usable is not None:
             wanted_keys = [a.filter(pa.array(encoded.usable)) for a in encoded.arrays]
         else:
@@ -171,9 +198,11 @@ class Master(ABC):
         return NOTHING if older is self else None
 
     def table(self, pages: Pages) -> pa.Table:
-        """Pages as a table, for looking at and for tests."""
+        """Pages as a table, without stale rows."""
         loc = [(np.int64(c) << 32) | np.arange(n, dtype=np.int64) for c, n in enumerate(pages.rows)]
-        rows = pages.columns.gather(np.concatenate(loc) if loc else np.zeros(0, np.int64))
+        where = np.concatenate(loc) if loc else np.zeros(0, np.int64)
+        stale = self.stale(pages)
+        rows = pages.columns.gather(where if stale is None else where[~stale])
         return pa.Table.from_arrays(rows, schema=pages.columns.schema)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -218,6 +247,16 @@ def _keep_keys(table: pa.Table, key: Sequence[str], keys: list[pa.Array]) -> pa.
     numbered = table.select(list(key)).append_column("__row", numbers)
     found = numbered.join(wanted, list(key), names, "left semi")
     return table.take(found["__row"].sort())
+
+
+def not_among(rows: pa.RecordBatch, keys: list[pa.Array]) -> NDArray[np.bool_]:
+    """True for rows, which are keys themselves, that are not among `keys`, by value."""
+    names = rows.schema.names
+    numbered = pa.Table.from_batches([rows]).append_column("__row", pa.array(range(len(rows))))
+    wanted = pa.Table.from_arrays(keys, names=names).group_by(names).aggregate([])
+    mask = np.zeros(len(rows), np.bool_)
+    mask[np.asarray(numbered.join(wanted, names, names, "left anti")["__row"])] = True
+    return mask
 
 
 def pages_of(

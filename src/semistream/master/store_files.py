@@ -20,7 +20,7 @@ class StoreFile:
     """A local file of known size, mapped or read by position."""
 
     def __init__(self, path: Path, size: int, io: str) -> None:
-        self.path = path
+        self.path, self.size = path, size
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except OSError as error:

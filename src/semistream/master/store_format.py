@@ -1,12 +1,14 @@
-"""The store's files: an immutable manifest per version, one index per run, shards of pages.
+"""The store's files: an immutable manifest per version, and runs of pages that it names.
 
     products/
       manifests/00000001.json    version 1: schema, key, runs; ends with its own checksum
       data/RUN-00000.arrow       a shard: Arrow IPC file, every record batch is a page
       data/RUN.index             Arrow IPC file: one row per page of the run
+      data/RUN.claims            Arrow IPC file: one row per code that the run has the last word on
 
-docs/store-format.md describes every field. A manifest is created only if it is absent: that is the
-commit. Nothing is ever changed in place.
+The first run of a version is its base; later ones are changes. The newest run that claims a code
+has all rows of it, however many runs are older. docs/store-format.md describes every field. A
+manifest is created only if it is absent: that is the commit. Nothing is ever changed in place.
 """
 
 from __future__ import annotations
@@ -14,22 +16,20 @@ from __future__ import annotations
 import base64
 import json
 import os
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import pyarrow as pa
 
-from ..errors import DamagedError, StoreError
+from ..errors import ConflictError, DamagedError, StoreError
 from ..keys import HASH
+from .place import MANIFESTS, Place
 
 FORMAT = "semistream-store"
-FORMAT_VERSION = 1
-MANIFESTS, DATA = "manifests", "data"
+FORMAT_VERSION = 2
+READABLE = (1, 2)  # format 1 had one run, and no claims
+KINDS = ("base", "append", "upsert", "delete", "merged")
 CODE_COLUMN = "__semistream_code"
 
 
@@ -42,7 +42,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Run:
-    """Pages written together. Kind "base" holds rows; later kinds will replace or mask keys."""
+    """Pages written together. A base holds rows; other kinds have the last word on codes."""
 
     kind: str
     id: str
@@ -55,6 +55,15 @@ class Run:
     index_bytes: int
     index_crc: int
     shards: list[Shard] = field(default_factory=list)
+    claims: int = 0  # codes, those without rows included
+    claims_bytes: int = 0
+    claims_crc: int = 0
+
+    @property
+    def files(self) -> list[str]:
+        """Names in the data folder."""
+        claims = [] if self.kind == "base" else [f"{self.id}.claims"]
+        return [f"{self.id}.index", *claims, *(shard.name for shard in self.shards)]
 
 
 @dataclass(frozen=True)
@@ -65,21 +74,29 @@ class Manifest:
     code: str  # "value": the key column itself; "column": the extra code column
     hash: str | None  # how codes are made; None where the code is the key's value
     runs: list[Run]
+    rows: int  # that can be seen
+    created: int = 0  # seconds since 1970
+    operation: str = "create"
+    writers: dict[str, int] = field(default_factory=dict)  # the last batch of each streaming writer
 
-    def to_json(self) -> str:
+    def to_json(self) -> bytes:
         body: dict[str, Any] = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "version": self.version,
+            "created": self.created,
+            "operation": self.operation,
+            "rows": self.rows,
             "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
             "columns": [f"{f.name}: {f.type}" for f in self.schema],
             "key": self.key,
             "code": self.code,
             "hash": self.hash,
             "runs": [asdict(run) for run in self.runs],
+            "writers": self.writers,
         }
         body["crc32c"] = _json_crc(body)
-        return json.dumps(body, indent=1)
+        return json.dumps(body, indent=1).encode()
 
 
 def _json_crc(body: dict[str, Any]) -> int:
@@ -91,118 +108,90 @@ def crc(data: bytes | pa.Buffer) -> int:
     return int(google_crc32c.value(data))
 
 
-def local_path(path: str | os.PathLike[str]) -> Path:
-    if "://" in str(path):
-        raise StoreError(f"{str(path)!r}: only local paths are supported in this release")
-    return Path(path)
+# --- manifests -----------------------------------------------------------------------------------
 
 
-def parse_manifest(path: Path) -> Manifest:
+def manifest_name(version: int) -> str:
+    return f"{MANIFESTS}/{version:08d}.json"
+
+
+def versions(place: Place) -> list[int]:
+    """Published versions, ascending."""
+    names = [file.name for file in place.list(MANIFESTS)]
+    return sorted(int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit())
+
+
+def read_manifest(place: Place, version: int) -> Manifest:
+    where = f"{place}/{manifest_name(version)}"
     try:
-        body = json.loads(path.read_bytes())
+        body = json.loads(place.read(manifest_name(version)))
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise ValueError("not a manifest of a store")
-        if body["format_version"] != FORMAT_VERSION:
+        if body["format_version"] not in READABLE:
             raise StoreError(
-                f"{path} has store format {body['format_version']!r}; this release reads format "
-                f"{FORMAT_VERSION}: upgrade semistream, or rebuild the store"
+                f"{where} has store format {body['format_version']!r}; this release reads formats "
+                f"up to {FORMAT_VERSION}: upgrade semistream, or rebuild the store"
             )
         if body["crc32c"] != _json_crc(body):
             raise ValueError("its checksum does not fit its content")
         manifest = _manifest(body)
-        if manifest.version != int(path.stem):
+        if manifest.version != version:
             raise ValueError(f"it says it is version {manifest.version}")
-        _check_known(path, manifest)
+        _check_known(where, manifest)
         return manifest
     except FileNotFoundError:
-        raise StoreError(f"{path} is not there: no such version of the store") from None
+        raise StoreError(f"{where} is not there: no such version of the store") from None
     except (ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
-        raise DamagedError(f"the manifest {path} is damaged: {error}; restore this file") from error
+        raise DamagedError(f"the manifest {where} is damaged: {error}; restore it") from error
 
 
 def _manifest(body: dict[str, Any]) -> Manifest:
     runs = [Run(**{**r, "shards": [Shard(**s) for s in r["shards"]]}) for r in body["runs"]]
-    names = [shard.name for run in runs for shard in run.shards] + [run.id for run in runs]
+    names = [name for run in runs for name in run.files] + [run.id for run in runs]
     if any(name != os.path.basename(name) or name in ("", ".", "..") for name in names):
         raise ValueError("a file name in it leaves the store's folder")
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
     if not body["key"] or not set(body["key"]) <= set(schema.names):
         raise ValueError(f"its key {body['key']} is not among its columns")
-    return Manifest(body["version"], schema, body["key"], body["code"], body["hash"], runs)
+    rows = body.get("rows", sum(run.rows for run in runs))
+    return Manifest(
+        body["version"], schema, body["key"], body["code"], body["hash"], runs, rows,
+        body.get("created", 0), body.get("operation", "create"), body.get("writers", {}),
+    )  # fmt: skip
 
 
-def _check_known(path: Path, manifest: Manifest) -> None:
+def _check_known(where: str, manifest: Manifest) -> None:
     """A newer release may write what this one cannot read: say so rather than misread it."""
-    strange = [run.kind for run in manifest.runs if run.kind != "base"]
+    strange = [f"a run of kind {run.kind!r}" for run in manifest.runs if run.kind not in KINDS]
     if manifest.code not in ("value", "column"):
         strange.append(f"code {manifest.code!r}")
     if manifest.hash not in (None, HASH):
         strange.append(f"hash {manifest.hash!r}")
-    if len(manifest.runs) != 1:
-        strange.append(f"{len(manifest.runs)} runs")
+    if [run.kind == "base" for run in manifest.runs] != [True] + [False] * (len(manifest.runs) - 1):
+        strange.append(f"runs {[run.kind for run in manifest.runs]}")
     if strange:
-        raise StoreError(f"{path} has {', '.join(strange)}, unknown to this release: upgrade it")
+        raise StoreError(f"{where} has {', '.join(strange)}, unknown to this release: upgrade it")
 
 
-def versions(root: Path) -> list[int]:
-    """Published versions, ascending."""
-    folder = root / MANIFESTS
-    names = os.listdir(folder) if folder.is_dir() else []
-    return sorted(int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit())
-
-
-def manifest_path(root: Path, version: int) -> Path:
-    return root / MANIFESTS / f"{version:08d}.json"
-
-
-def publish(root: Path, manifest: Manifest) -> None:
-    """Create the manifest if it is absent, all of it or nothing."""
-    target = manifest_path(root, manifest.version)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for folder in (root, root.absolute().parent):
-        sync_dir(folder)
-    temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
+def publish(place: Place, manifest: Manifest) -> None:
+    """Create the manifest if it is absent, all of it or nothing: this is the commit."""
     try:
-        with open(temporary, "w") as file:
-            file.write(manifest.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, target)
+        place.create(manifest_name(manifest.version), manifest.to_json())
     except FileExistsError:
-        raise StoreError(
-            f"version {manifest.version} of the store {root} was published by someone else "
-            "meanwhile; open the store again and retry"
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_dir(target.parent)
+        raise conflict(place, manifest.version) from None
 
 
-@contextmanager
-def new_root(root: Path) -> Iterator[None]:
-    """Make a store's folders; if that fails half way, leave nothing empty behind."""
-    try:
-        (root / DATA).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{root} cannot be made a folder: {error.strerror}") from error
-    try:
-        yield
-    except BaseException:
-        for folder in (root / DATA, root / MANIFESTS, root):
-            with suppress(OSError):
-                folder.rmdir()
-        raise
+def conflict(place: Place, version: int) -> ConflictError:
+    return ConflictError(
+        f"version {version} of the store {place} was published by someone else meanwhile; nothing "
+        "was changed: open the store again and retry"
+    )
 
 
-def sync_dir(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
+# --- indexes and claims --------------------------------------------------------------------------
 
 INDEX_FIELDS = ("first", "last", "shard", "offset", "length", "rows", "crc")
+CLAIMS = pa.schema([pa.field("code", pa.int64()), pa.field("rows", pa.int32())])
 
 
 def index_schema(buffers: int) -> pa.Schema:

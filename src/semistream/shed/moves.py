@@ -55,7 +55,8 @@ class Moves(Engine):
             block = max(1, self.split.read // max(1, info.max_page_bytes))
             single = self.question.algorithm.disk != "seek"
             most = self.split.stream // 32
-            self._popularity = Popularity(self.question.master.last, 1 if single else block, most)
+            base = self.question.master.last[: self.question.master.runs[1]]
+            self._popularity = Popularity(base, 1 if single else block, most)
         self._place, self._origin = np.zeros(capacity, np.int32), np.zeros(capacity, np.int32)
         self._fixed = self._popularity.count.nbytes + self._place.nbytes + self._origin.nbytes
         self._ledger.set("shed", self._fixed)

@@ -24,6 +24,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from ..errors import StoreError
 from ..master import Store
 from ..master import store_format as fmt
+from ..master.place import place_at
+from ..master.store_expire import writing
 from ..master.store_write import PAGE_BYTES, Design, design, write_index
 from .build_task import CodeTask, ShardTask
 from .schema import stream_schema
@@ -46,11 +48,11 @@ def build_store(
     `path` must be writable from every executor. `progress=True` prints a line per second;
     a function gets (bytes written, seconds).
     """
-    root = fmt.local_path(path)
-    if fmt.versions(root):
-        raise StoreError(f"{root} is a store already; choose another path or delete it first")
+    place = place_at(path)
+    if fmt.versions(place):
+        raise StoreError(f"{place} is a store already; choose another path or delete it first")
     plan = design(stream_schema(df), key, page_bytes)
-    data = (root / fmt.DATA).absolute()
+    data = place.data.absolute()
     run = uuid.uuid4().hex
     coded = _with_code(df, plan)
     code = F.col(fmt.CODE_COLUMN).asc_nulls_last()
@@ -60,15 +62,13 @@ def build_store(
         else coded.repartitionByRange(partitions, code)
     )
     shards = ranged.sortWithinPartitions(code).mapInArrow(ShardTask(str(data), run, plan), _RESULT)
-    with fmt.new_root(root):
-        try:
-            with _Watch(data, run, progress):
-                rows = shards.collect()
-            manifest = _manifest(data, run, plan, [_Shard(*row) for row in rows])
-            fmt.publish(root, manifest)
-        finally:
-            _sweep_up(root, run)
-    return Store.open(root)
+    with place.new_store(), writing(place):
+        with _Watch(data, run, progress):
+            rows = shards.collect()
+        manifest = _manifest(data, run, plan, [_Shard(*row) for row in rows])
+        place.deliver(manifest.runs[0].files)
+        fmt.publish(place, manifest)
+    return Store.open(path)
 
 
 def _with_code(df: DataFrame, plan: Design) -> DataFrame:
@@ -115,20 +115,7 @@ def _manifest(data: Path, run: str, plan: Design, shards: list[_Shard]) -> fmt.M
         table = table.set_column(table.column_names.index("shard"), "shard", numbered)
         entry = fmt.Shard(shard.name, shard.bytes, shard.frame_crc)
         parts.append((entry, table, shard.null_pages, shard.unique))
-    return plan.manifest(1, [write_index(data, run, plan, parts)])
-
-
-def _sweep_up(root: Path, run: str) -> None:
-    """Remove what failed or repeated tasks left, and the parts of the index."""
-    wanted: set[str] = set()
-    if fmt.versions(root):
-        for each in fmt.parse_manifest(fmt.manifest_path(root, 1)).runs:
-            wanted |= {f"{each.id}.index", *(shard.name for shard in each.shards)}
-    for file in (root / fmt.DATA).glob(f"*{run}*"):
-        if file.name not in wanted:
-            file.unlink(missing_ok=True)
-    for file in (root / fmt.DATA).glob(f".*{run}*"):
-        file.unlink(missing_ok=True)
+    return plan.manifest([write_index(data, run, plan, parts)])
 
 
 class _Watch:

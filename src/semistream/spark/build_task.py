@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ..keys import codes_of, not_null
 from ..master import store_format as fmt
+from ..master.place import sync_dir
 from ..master.store_write import Design, ShardWriter
 
 
@@ -59,6 +60,7 @@ class ShardTask:
         part = f"{name}.part"
         with pa.ipc.new_file(str(Path(self.data) / part), index.schema) as sink:
             sink.write_table(index)
+        sync_dir(Path(self.data))
         yield pa.record_batch(
             {
                 "shard": [shard.name],

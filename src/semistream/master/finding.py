@@ -1,0 +1,76 @@
+"""Find the rows of some codes in any master with an index, a block of pages at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..columns import group_rows
+from ..kernels import search
+
+if TYPE_CHECKING:
+    from .base import Master, Pages
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+BLOCK_BYTES = 32 << 20
+
+
+def find_rows(master: Master, codes: I64, columns: Sequence[str]) -> tuple[I64, pa.RecordBatch]:
+    """All rows of the given codes (sorted, distinct), and the code of each row."""
+    low, high = master.seek(codes)
+    some = low < high
+    codes, low, high = codes[some], low[some], high[some]
+    view = master.view(columns)
+    if view is not None:
+        wanted = np.zeros(len(view.rows), np.bool_)
+        search.mark_pages(low, high, wanted)
+        master.touch(wanted)
+        found = [_matches(view, codes, low, high)]
+    else:
+        order = np.argsort(low, kind="stable")  # pages in file order, whichever run they are of
+        found = list(_blocks(master, codes[order], low[order], high[order], columns))
+    schema = pa.schema([master.describe().schema.field(name) for name in columns])
+    batches = [pa.RecordBatch.from_arrays(arrays, schema=schema) for _, arrays in found]
+    table = pa.Table.from_batches(batches, schema).combine_chunks()
+    rows = table.to_batches()[0] if table.num_rows else _no_rows(schema)
+    return np.concatenate([np.zeros(0, np.int64), *(c for c, _ in found)]), rows
+
+
+def _blocks(
+    master: Master, codes: I64, low: I32, high: I32, columns: Sequence[str]
+) -> Iterator[tuple[I64, list[pa.Array]]]:
+    wanted = np.zeros(master.describe().pages, np.bool_)
+    search.mark_pages(low, high, wanted)
+    numbers = np.flatnonzero(wanted).astype(np.int64)
+    ends = np.cumsum(master.page_bytes(numbers))
+    at = 0
+    while at < len(numbers):
+        done = int(ends[at - 1]) if at else 0
+        stop = max(at + 1, int(np.searchsorted(ends, done + BLOCK_BYTES, "right")))
+        if master.block_pages is not None:
+            stop = min(stop, at + master.block_pages)
+        some = numbers[at:stop]
+        a = int(np.searchsorted(high, some[0], "right"))
+        b = int(np.searchsorted(low, some[-1], "right"))
+        here_low = np.searchsorted(some, low[a:b], "left").astype(np.int32)
+        here_high = np.searchsorted(some, high[a:b], "left").astype(np.int32)
+        yield _matches(master.read(some, columns), codes[a:b], here_low, here_high)
+        at = stop
+
+
+def _matches(pages: Pages, codes: I64, low: I32, high: I32) -> tuple[I64, list[pa.Array]]:
+    """The rows of sorted codes within a block, copied out of it."""
+    start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)
+    search.match_sorted(codes, low, high, *pages.bounds, pages.codes, pages.rows, start, count)
+    here = count > 0
+    loc = group_rows(pages.columns, start[here], count[here])
+    return np.repeat(codes[here], count[here]), pages.columns.gather(loc)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)

@@ -1,0 +1,164 @@
+"""What may be deleted: old versions, and files that dead writers left behind.
+
+While a writer works it holds a lock on a file of its own in the data folder. Its death ends the
+lock, whatever killed it, and the next writer removes what it left. In an object store there are no
+such locks: there, files that no version names go when they are a day old.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+
+from ..errors import SpecError, StoreError
+from . import store_format as fmt
+from .place import DATA, LocalPlace, Place
+
+OURS = re.compile(r"\.?[0-9a-f]{32}[-.].*|\.sort-.*")  # names that writers of stores give
+LOCK = re.compile(r"\.writer-[0-9a-f]{32}\.lock")
+LEFTOVER_AGE = 86_400.0  # seconds, where locks are impossible
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+# --- writers at work ------------------------------------------------------------------------------
+
+
+@contextmanager
+def writing(place: Place) -> Iterator[None]:
+    """Be known as a writer; clean up behind those who died, and in the end behind oneself."""
+    if not isinstance(place, LocalPlace):
+        clean(place)
+        yield
+        return
+    path = place.data / f".writer-{uuid.uuid4().hex}.lock"
+    handle = _lock(path)
+    try:
+        clean(place, path.name)
+        yield
+    finally:
+        with suppress(StoreError):  # a damaged manifest must not hide what happened before
+            clean(place, path.name)
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock(path: Path) -> int:
+    """A new file, locked. Someone who cleans up may remove it before the lock is on it."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(handle).st_ino:
+                return handle
+        os.close(handle)
+
+
+def _alive(path: Path) -> bool:
+    """Whether its writer is at work; the lock of a dead one is removed."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+
+
+def clean(place: Place, mine: str = "") -> list[str]:
+    """Remove files that no version names and no living writer can be writing. The order matters:
+    whoever wrote a listed file had its lock before, and publishes before it lets the lock go."""
+    found = [file for file in place.list(DATA) if OURS.fullmatch(file.name)]
+    if isinstance(place, LocalPlace):
+        folders = [p for p in place.data.glob(".sort-*") if p.is_dir()]
+        locks = [f.name for f in place.list(DATA) if LOCK.fullmatch(f.name) and f.name != mine]
+        if any([_alive(place.data / name) for name in locks]):  # all of them, not up to the first
+            return []
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+    else:
+        found = [file for file in found if file.changed < time.time() - LEFTOVER_AGE]
+    named = _named(place) if found else set()
+    gone = [file.name for file in found if file.name not in named]
+    for name in gone:
+        place.remove(f"{DATA}/{name}")
+    return gone
+
+
+def _named(place: Place) -> set[str]:
+    """Files that some version needs."""
+    manifests = [fmt.read_manifest(place, version) for version in fmt.versions(place)]
+    return {name for m in manifests for run in m.runs for name in run.files}
+
+
+# --- old versions ---------------------------------------------------------------------------------
+
+
+def expire(
+    place: Place,
+    older_than: float | str,
+    keep: int,
+    pins: Sequence[str | os.PathLike[str]],
+    now: float | None = None,
+) -> list[int]:
+    """Delete versions that were replaced longer than `older_than` ago, but for the last `keep` and
+    those that pins name. Returns their numbers."""
+    if keep < 1:
+        raise SpecError(f"keep={keep}: the latest version cannot expire; keep at least 1")
+    limit = (time.time() if now is None else now) - seconds(older_than)
+    known = fmt.versions(place)
+    pinned = {version for folder in pins for version in pinned_versions(place, folder)}
+    old = []
+    for version, following in pairwise(known[: len(known) - keep + 1]):
+        replaced = fmt.read_manifest(place, following).created
+        if version not in pinned and replaced <= limit:
+            old.append(version)
+    for version in old:  # first what readers find a version by, then what it is made of
+        place.remove(fmt.manifest_name(version))
+    with writing(place):
+        pass
+    return old
+
+
+def seconds(age: float | str) -> float:
+    """3600, "90s", "30m", "12h", "7d" or "2w"."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smhdw])\s*", str(age))
+    if match is not None:
+        return float(match[1]) * _UNITS[match[2]]
+    if isinstance(age, str) or age < 0:
+        raise SpecError(f'{age!r} is not an age; write seconds, "30m", "12h" or "7d"')
+    return float(age)
+
+
+def pinned_versions(place: Place, folder: str | os.PathLike[str]) -> set[int]:
+    """Versions of this store that pin files in a folder name. A pin that cannot be read is an
+    error: the version it protects must not go."""
+    where = Path(folder)
+    if not where.is_dir():
+        raise StoreError(
+            f"the folder of pins {where} does not exist; name the one that enrich uses"
+        )
+    found = set()
+    for path in where.rglob("*.pin"):
+        try:
+            pin = json.loads(path.read_text())
+            if pin["master"] == place.locator()["path"]:
+                found.add(int(pin["version"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"the pin {path} cannot be read: {error}; nothing was deleted"
+            ) from error
+    return found
