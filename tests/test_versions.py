@@ -1,4 +1,4 @@
-"""A store that changes: every version is a table of its own, for every join and for every reader."""
+"""A store that changes: every version is a table of its own, for every join and every reader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sample_data import ALGORITHMS, HOWS, products, sales
 
 import semistream as ss
-from semistream.testing import assert_same_rows, check_join, check_master
+from semistream.testing import assert_same_rows, check_join, check_master, oracle
 
 
 class Model:
@@ -48,7 +48,7 @@ def random_change(rng: random.Random, model: Model, schema: pa.Schema, keys: lis
     return kind, pa.Table.from_pylist(rows, schema=schema)
 
 
-def changed_store(path, rng, keys, changes, t=pa.int64(), page_bytes=512):
+def changed_store(path, rng, keys, changes, t, page_bytes=512):
     start = products([rng.randrange(len(keys)) for _ in range(150)])
     ids = [None if rng.random() < 0.05 else keys[i] for i in start["id"].to_pylist()]
     start = start.set_column(0, "id", pa.array(ids, t))
@@ -103,3 +103,91 @@ def test_every_join_sees_one_version(algorithm, how, io, tmp_path) -> None:
         rng=rng,
     )  # fmt: skip
     assert_same_rows(pa.Table.from_batches(store.batches()), tables[version])
+
+
+# --- a join that follows -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["int", "text"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_refresh_answers_each_row_from_the_version_of_its_time(algorithm, name, tmp_path) -> None:
+    """Also rows that waited when the version moved, cached groups and keys known to be absent."""
+    rng = random.Random(f"{algorithm}{name}")
+    t, keys = KEYS[name]
+    store, tables = changed_store(tmp_path / "s", rng, keys, 1, t)
+    model = Model(tables[store.version].to_pylist())
+    join = ss.SemiStreamJoin(
+        store, "id", "left", algorithm=algorithm, memory="3MB", params=ss.Params(threshold=1)
+    )
+    kept = 0
+    for step in range(12):
+        stream = pa.table({"id": pa.array([rng.choice(keys) for _ in range(80)], t)})
+        stream = stream.append_column("n", pa.array(range(80)))
+        hits = join.stats.front_hits
+        out = [out for batch in stream.to_batches() for out in join.push(batch)]
+        writer = ss.Store.open(tmp_path / "s")
+        for _ in range(rng.randint(0, 2)):
+            kind, data = random_change(rng, model, writer.manifest.schema, keys)
+            writer = getattr(writer, kind)(data)
+            tables[writer.version] = model.table(writer.manifest.schema)
+        if step == 7:
+            writer = writer.compact()
+            tables[writer.version] = model.table(writer.manifest.schema)
+        kept += join.stats.front_hits > hits
+        before = join.master.version
+        out += list(join.refresh())
+        assert_same_rows(out, oracle(stream, tables[before], "id", "left"))
+        assert join.master.version == writer.version
+    stats = join.stats
+    assert stats.waiting == 0
+    assert stats.rows_in == 12 * 80 == stats.rows_matched + stats.rows_unmatched
+    if algorithm in ("sweepjoin", "chybridjoin", "cinlj"):
+        assert kept > 3, "the cache is lost with every version"
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "sweepjoin", "meshjoin", "hybridjoin", "memory"])
+def test_the_master_doubles_while_the_join_runs(algorithm, tmp_path) -> None:
+    """Also beyond what fits into memory, where "auto" goes on in another way."""
+    half = pa.table({"id": range(0, 6_000, 2), "v": [f"value {i}" for i in range(3_000)]})
+    store = ss.Store.create(tmp_path / "s", half, "id", page_bytes=4096)
+    memory = 1_700_000 if algorithm == "auto" else "16MB"
+    join = ss.SemiStreamJoin(store, "id", "left", algorithm=algorithm, memory=memory)
+    stream = pa.record_batch({"id": pa.array(range(6_000))})
+    first = list(join.push(stream))
+    if algorithm == "auto":
+        assert join.algorithm.name == "memory"
+    other = pa.table({"id": range(1, 6_000, 2), "v": [f"more {i}" for i in range(3_000)]})
+    more = pa.table({"id": range(10_000, 40_000), "v": ["x" * 20] * 30_000})
+    store.append(pa.concat_tables([other, more]))
+    first += list(join.refresh())
+    assert_same_rows(first, oracle(stream, half, "id", "left"))
+    second = [*join.push(stream), *join.drain()]
+    assert_same_rows(second, oracle(stream, pa.concat_tables([half, other, more]), "id", "left"))
+    if algorithm == "auto":
+        assert join.algorithm.name == "sweepjoin"
+
+
+def test_refresh_where_nothing_is_new(tmp_path) -> None:
+    store = ss.Store.create(tmp_path / "s", products(range(50)), "id")
+    join = ss.SemiStreamJoin(store, "id")
+    out = list(join.push(pa.record_batch({"id": [1, 2]})))
+    out += list(join.refresh())
+    assert join.master is store
+    assert len(pa.Table.from_batches(out)) == 2
+    assert list(join.refresh()) == []
+
+
+def test_an_unread_refresh_does_not_move(tmp_path) -> None:
+    store = ss.Store.create(tmp_path / "s", products(range(50)), "id")
+    join = ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="2MB")
+    list(join.push(pa.record_batch({"id": [1, 2]})))
+    store.delete(pa.table({"id": [1]}))
+    join.refresh()
+    with pytest.raises(ss.StateError, match="not read to its end"):
+        join.push(pa.record_batch({"id": [1]}))
+
+
+def test_refresh_of_a_master_that_never_changes() -> None:
+    join = ss.SemiStreamJoin(ss.open_master(products(range(5)), "id"), "id")
+    out = [*join.push(pa.record_batch({"id": [1, 7]})), *join.refresh()]
+    assert len(pa.Table.from_batches(out)) == 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ from .master import Pages
 from .memory import Ledger
 from .ordered import Reorder
 from .output import Counters, Output
-from .plan import INTAKE_BYTES, STREAM_ROW
+from .plan import INTAKE_BYTES, STREAM_ROW, Split
 from .question import Question
 
 I64 = NDArray[np.int64]
@@ -46,16 +47,21 @@ class Engine:
         self.order: Reorder | None = None
         self._taken = 0  # rows of the stream that came so far
         self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(schema))
+        self.split: Split
         self._build(STREAM_ROW)
 
-    def _build(self, widest: int) -> None:
-        """Make the parts; again when a row comes that is wider than was planned for."""
+    def _build(self, widest: int, kept: Front | None = None) -> None:
+        """Make the parts; again when a row comes that is wider than was planned for, or for another
+        version of the master, with the front stage `kept` from before."""
         question, ledger = self.question, self._ledger
         info = question.master.describe()
+        before = self.split.front if kept is not None else 0
         self.coder, shape, self.split, self._widest = question.design(self.schema, widest)
+        if kept is not None:
+            self.split, kept = _with_front(self.split, before, kept)
         self.phase: DiskPhase | None = None  # let go of old parts before new ones are made
         self.front = Front()
-        for part in ("front", "backlog", "pool", "collect"):
+        for part in ("backlog", "pool", "collect", *(() if kept is not None else ("front",))):
             ledger.set(part, 0)
         ledger.set("index", info.resident_bytes)
         how, limit = question.spec.how, self.split.output
@@ -63,7 +69,8 @@ class Engine:
         if shape.ordered and self.order is None:
             self.order = Reorder(self.output.schema, self.split.held, limit, ledger)
         names = pa.schema([info.schema.field(n) for n in shape.master])
-        self.front, pinned, pinned_pages = self._make_front(names)
+        made = self._make_front(names) if kept is None else (kept, None, 0)
+        self.front, pinned, pinned_pages = made
         disk = question.algorithm.disk
         if question.spec.condition is not None:
             disk = "residual" if question.spec.on else "nested"
@@ -96,6 +103,20 @@ class Engine:
             groups = KeyGroups(schema, limit, width, question.params.threshold, self._ledger)
             return groups, None, 0
         return Front(), None, 0
+
+    def move(self, question: Question, changed: I64 | None) -> None:
+        """Go on with another version of the master; nobody waits. `changed` are the codes whose
+        rows may differ, None: any may."""
+        before = self.question
+        kept = self.front if changed is not None and self.front.learns else None
+        try:
+            self.question = question
+            self._build(self._widest, kept)
+        except BaseException:
+            self.question = before
+            raise
+        if kept is not None and changed is not None:
+            kept.forget(changed)
 
     @property
     def waiting(self) -> int:
@@ -265,3 +286,11 @@ class Engine:
             yield from self.intake()
         while self.phase is not None and len(self.phase.parts.backlog):
             yield from self.step()
+
+
+def _with_front(split: Split, share: int, kept: Front) -> tuple[Split, Front | None]:
+    """A division of memory in which the front stage keeps its share, if it is much the same."""
+    more = share - split.front
+    if abs(more) > split.backlog // 2:
+        return split, None
+    return replace(split, front=share, backlog=split.backlog - more), kept

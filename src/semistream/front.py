@@ -76,6 +76,9 @@ class Front:
     def absent(self, codes: I64) -> None:
         """Codes that the master does not have, as a whole answer has shown."""
 
+    def forget(self, codes: I64) -> None:
+        """The master's rows of these codes may have changed."""
+
     def clear(self) -> None:
         """Forget everything."""
 
@@ -198,6 +201,17 @@ class KeyGroups(Front):
         if self.asleep:
             return
         table.absent_insert(codes, self._absent, self._absent_used, self._absent_bits)
+
+    def forget(self, codes: I64) -> None:
+        if self.asleep:
+            return
+        table.absent_remove(codes, self._absent, self._absent_used, self._absent_bits)
+        start, _, _ = self._table.probe(codes)
+        here = np.unique(codes[start >= 0])
+        self._table.remove(here)  # their bytes go when their segment is next looked through
+        back = max(self.threshold, 2 * self._cutoff + 2)  # they come back when they are asked for
+        uses = np.full(len(here), back, np.uint32)
+        table.sketch_put(here, uses, self._sketch, self._sketch_bits)
 
     def _age(self, seen: int) -> None:
         """Halve all counts every 10 x groups probes, or sooner when so many different codes came

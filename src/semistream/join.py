@@ -16,10 +16,10 @@ import pyarrow as pa
 from .conditions import Condition
 from .engine import Engine
 from .errors import BudgetError, MasterError, OverrunError, ShedError, SpecError, StateError
-from .master import Source
+from .master import Master, Source
 from .memory import Ledger
 from .output import Counters
-from .question import On, ask
+from .question import On, Question, ask
 from .shed import Shedding, SheddingEngine, load_shed, restore_shed, save_shed, shed_target
 from .snapshot import load, save
 from .spec import Params
@@ -77,11 +77,29 @@ class SemiStreamJoin:
         shed: Shedding | None = None,
     ) -> None:
         sheds = shed is not None
-        self._question = question = ask(
+        question = ask(
             master, on, how, columns, algorithm, memory, params, suffix, condition, ordered, sheds
         )
-        self.master, self.spec, self.params = question.master, question.spec, question.params
-        self.algorithm, self.budget = question.algorithm, question.budget
+        self.budget = question.budget  # in bytes, also where it was a share of the master
+
+        def again(newer: Master, name: str) -> Question:
+            return ask(
+                newer,
+                on,
+                how,
+                columns,
+                name,
+                self.budget,
+                params,
+                suffix,
+                condition,
+                ordered,
+                sheds,
+            )
+
+        self._ask_again, self._auto = again, algorithm == "auto"
+        self._own_master = not isinstance(master, Master)
+        self._set_question(question)
         self.shed, self._target = shed, shed_target(shed, question.algorithm.name)
         self._ledger = Ledger(self.budget)
         self._engine: Engine | None = None
@@ -94,7 +112,12 @@ class SemiStreamJoin:
             if isinstance(engine, SheddingEngine):
                 engine.pick_up()
 
-    # --- the four verbs ------------------------------------------------------------------------
+    def _set_question(self, question: Question) -> None:
+        self._question = question
+        self.master, self.spec, self.params = question.master, question.spec, question.params
+        self.algorithm = question.algorithm
+
+    # --- the verbs ------------------------------------------------------------------------
 
     def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch in now; returns the output that is complete now. Read all of it before the
@@ -117,6 +140,50 @@ class SemiStreamJoin:
         self._ready()
         self._go_on_with_shed()
         return self._run(self._engine.drain()) if self._engine is not None else iter(())
+
+    def refresh(self, master: Master | None = None) -> Iterator[pa.RecordBatch]:
+        """Answer everything that waits, then go on with the newest version of the master, or with
+        `master`, a version of it. Cached rows that did not change stay. Read all of the output:
+        the version moves when it ends."""
+        self._ready()
+        self._go_on_with_shed()
+        return self._run(self._refresh(master))
+
+    def _refresh(self, wanted: Master | None) -> Iterator[pa.RecordBatch]:
+        if self._engine is not None:
+            yield from self._engine.drain()
+        newer = self.master.newest() if wanted is None else wanted
+        if newer is not self.master:
+            try:
+                self._move(newer)
+            except BaseException:
+                if wanted is None:
+                    newer.close()
+                raise
+
+    def _move(self, master: Master) -> None:
+        old, changed = self.master, master.changed_since(self.master)
+        try:
+            question = self._ask_again(master, self.algorithm.name)
+        except BudgetError:  # it has grown; "auto" may know another way
+            if not self._auto:
+                raise
+            question = self._ask_again(master, "auto")
+        if self._engine is not None:
+            schema = question.design(self._engine.schema)[1].schema
+            if not schema.equals(self.output_schema):
+                raise MasterError(
+                    f"the columns of {master.describe().name} are others now, so the output would "
+                    "change in the middle of the stream; start a new join"
+                )
+            self._engine.move(question, changed)
+        pages, count = self._before
+        pages, count = old.traffic.pages - pages, old.traffic.bytes - count  # read so far
+        self._set_question(question)
+        self._before = (master.traffic.pages - pages, master.traffic.bytes - count)
+        if self._own_master:
+            old.close()
+        self._own_master = True
 
     def close(self) -> None:
         """Let go of memory. Waiting rows are forgotten: drain first to have them answered."""

@@ -138,6 +138,14 @@ def absent_insert(codes: I64, known: I64, used: U8, bits: int) -> None:
 
 
 @jit
+def absent_remove(codes: I64, known: I64, used: U8, bits: int) -> None:
+    for i in range(len(codes)):
+        s = slot_of(codes[i], bits)
+        if known[s] == codes[i]:
+            used[s] = 0
+
+
+@jit
 def sketch_add(codes: I64, amounts: I32, sketch: U8, bits: int, estimate: I32) -> None:
     """Count sightings of codes that are not cached: one saturating byte each, shared by the codes
     that fall on it. estimate[i] = the count after adding."""

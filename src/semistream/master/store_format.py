@@ -78,6 +78,7 @@ class Manifest:
     created: int = 0  # seconds since 1970
     operation: str = "create"
     writers: dict[str, int] = field(default_factory=dict)  # the last batch of each streaming writer
+    page_bytes: int = 64 << 10  # what writers aim at
 
     def to_json(self) -> bytes:
         body: dict[str, Any] = {
@@ -87,6 +88,7 @@ class Manifest:
             "created": self.created,
             "operation": self.operation,
             "rows": self.rows,
+            "page_bytes": self.page_bytes,
             "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
             "columns": [f"{f.name}: {f.type}" for f in self.schema],
             "key": self.key,
@@ -157,6 +159,7 @@ def _manifest(body: dict[str, Any]) -> Manifest:
     return Manifest(
         body["version"], schema, body["key"], body["code"], body["hash"], runs, rows,
         body.get("created", 0), body.get("operation", "create"), body.get("writers", {}),
+        body.get("page_bytes", 64 << 10),
     )  # fmt: skip
 
 

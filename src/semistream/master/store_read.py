@@ -37,7 +37,7 @@ class StorePages(Master):
         self.place, self.manifest, self.io = place, manifest, io
         self.mapped = io == "map"
         self.traffic = Traffic()
-        self.design = Design(manifest.schema, tuple(manifest.key))
+        self.design = Design(manifest.schema, tuple(manifest.key), manifest.page_bytes)
         self._layouts = layouts(self.design.stored)
         shards = [shard for run in manifest.runs for shard in run.shards]
         self.files = [place.open(f"{DATA}/{s.name}", s.bytes, io) for s in shards]

@@ -56,7 +56,17 @@ class Design:
         code = "value" if self.raw else "column"
         hashed = None if self.natural else HASH
         rows, now = sum(run.rows for run in runs), int(time.time())
-        return fmt.Manifest(1, self.schema, list(self.key), code, hashed, runs, rows, now)
+        return fmt.Manifest(
+            1,
+            self.schema,
+            list(self.key),
+            code,
+            hashed,
+            runs,
+            rows,
+            now,
+            page_bytes=self.page_bytes,
+        )
 
 
 def design(schema: pa.Schema, key: str | Sequence[str], page_bytes: int = PAGE_BYTES) -> Design:

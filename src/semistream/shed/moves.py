@@ -14,6 +14,7 @@ from ..backlog import Backlog
 from ..columns import Chunks
 from ..engine import ROOM_BYTES, Engine
 from ..errors import BudgetError, ShedError
+from ..front import Front
 from ..memory import Ledger
 from ..question import Question
 from .buffer import StreamBuffer, fitting, widths
@@ -44,12 +45,14 @@ class Moves(Engine):
         self._picked_up = False
         super().__init__(question, schema, ledger)
 
-    def _build(self, widest: int) -> None:
+    def _build(self, widest: int, kept: Front | None = None) -> None:
         if len(self.buffer):  # its share may shrink: the newest rows go out first
             self.buffer.limit = self._share(self.question.design(self.schema, widest)[2].stream)
             while self.buffer.bytes > self.buffer.limit and len(self.buffer) > 1:
                 self._put_tail(len(self.buffer.tail.rows))
-        super()._build(widest)
+        super()._build(widest, kept)
+        if kept is not None:
+            self._popularity = None  # places in another version of the master
         info, capacity = self.question.master.describe(), self.backlog.capacity
         if self._popularity is None or 8 * self._popularity.count.nbytes > self.split.stream:
             block = max(1, self.split.read // max(1, info.max_page_bytes))
