@@ -79,12 +79,14 @@ class Manifest:
     operation: str = "create"
     writers: dict[str, int] = field(default_factory=dict)  # the last batch of each streaming writer
     page_bytes: int = 64 << 10  # what writers aim at
+    store: str = ""  # the same for all versions of a store, another one if it is built anew
 
     def to_json(self) -> bytes:
         body: dict[str, Any] = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "version": self.version,
+            "store": self.store,
             "created": self.created,
             "operation": self.operation,
             "rows": self.rows,
@@ -159,7 +161,7 @@ def _manifest(body: dict[str, Any]) -> Manifest:
     return Manifest(
         body["version"], schema, body["key"], body["code"], body["hash"], runs, rows,
         body.get("created", 0), body.get("operation", "create"), body.get("writers", {}),
-        body.get("page_bytes", 64 << 10),
+        body.get("page_bytes", 64 << 10), body.get("store", runs[0].id if runs else ""),
     )  # fmt: skip
 
 
