@@ -51,7 +51,7 @@ def from_locator(locator: dict[str, Any]) -> Master:
     kind = locator["kind"]
     if kind == "store":
         store = Store.open(locator["path"], locator["version"], io=locator["io"])
-        if store.locator()["run"] != locator["run"]:
+        if store.manifest.store != locator["store"]:
             raise MasterError(f"{store.place} was rebuilt since the query began; start it again")
         return store
     if kind == "parquet":

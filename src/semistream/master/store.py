@@ -83,12 +83,12 @@ class Store(StorePages):
         return f"Store({str(self.place)!r}, version={self.version}, rows={self.manifest.rows})"
 
     def locator(self) -> dict[str, Any]:
-        # The base tells a store from another that was built in its place later.
+        # `store` tells it from another that was built in its place later.
         return {
             "kind": "store",
             **self.place.locator(),
             "version": self.version,
-            "run": self.manifest.runs[0].id,
+            "store": self.manifest.store,
             "io": self.io,
         }
 

@@ -57,16 +57,9 @@ class Design:
         hashed = None if self.natural else HASH
         rows, now = sum(run.rows for run in runs), int(time.time())
         return fmt.Manifest(
-            1,
-            self.schema,
-            list(self.key),
-            code,
-            hashed,
-            runs,
-            rows,
-            now,
-            page_bytes=self.page_bytes,
-        )
+            1, self.schema, list(self.key), code, hashed, runs, rows, now,
+            page_bytes=self.page_bytes, store=uuid.uuid4().hex,
+        )  # fmt: skip
 
 
 def design(schema: pa.Schema, key: str | Sequence[str], page_bytes: int = PAGE_BYTES) -> Design:
