@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from ..errors import MasterError, SpecError
 from .base import Master, MasterInfo, Pages
+from .delta import DeltaMaster, is_delta
+from .files import LocalFiles, open_files
 from .memory import MemoryMaster
 from .parquet import ParquetMaster
 from .store import Store
@@ -20,10 +22,18 @@ Source: TypeAlias = "Master | pa.Table | pa.RecordBatch | str | os.PathLike[str]
 __all__ = ["Master", "MasterInfo", "Pages", "Source", "Store", "from_locator", "open_master"]
 
 
-def open_master(source: Source, key: str | Sequence[str] | None = None) -> Master:
-    """Open a master table: a store's path, a Parquet file or folder, or an Arrow table.
+def open_master(
+    source: Source,
+    key: str | Sequence[str] | None = None,
+    *,
+    version: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Master:
+    """Open a master table: a store's path, a Parquet file or folder, a Delta table, or an Arrow
+    table. Files may lie in an object store (s3://...), with `storage_options` as for fsspec.
 
-    A store knows its key; anything else needs `key`.
+    A store knows its key; anything else needs `key`. `version` is that of a store or Delta table;
+    without it the latest.
     """
     if isinstance(source, Master):
         return _check_key(source, key)
@@ -35,14 +45,17 @@ def open_master(source: Source, key: str | Sequence[str] | None = None) -> Maste
         raise SpecError(
             f"a master is a path, a pyarrow Table or a Store, not {type(source).__name__}"
         )
-    path = Path(source)
-    if "://" in str(source):
-        raise MasterError(f"{str(source)!r}: only local paths are supported in this release")
-    if versions(path):
-        return _check_key(Store.open(path), key)
-    if path.is_file() or path.is_dir():
-        return ParquetMaster(path, _need_key(key, f"the Parquet master {path}"))
-    raise MasterError(f"{path} does not exist; name a store, a Parquet file or a folder of them")
+    files = open_files(source, storage_options)
+    if isinstance(files, LocalFiles) and versions(path := Path(files.name)):
+        return _check_key(Store.open(path, version), key)
+    if is_delta(files):
+        known = _need_key(key, f"the Delta table {files.name}")
+        return DeltaMaster(source, known, version, storage_options)
+    if version is not None:
+        raise SpecError(f"version={version}: {files.name} is neither a store nor a Delta table")
+    return ParquetMaster(
+        source, _need_key(key, f"the Parquet master {files.name}"), storage_options
+    )
 
 
 def from_locator(locator: dict[str, Any]) -> Master:
@@ -53,8 +66,10 @@ def from_locator(locator: dict[str, Any]) -> Master:
         if store.locator()["run"] != locator["run"]:
             raise MasterError(f"{store.root} was rebuilt since the query began; start it again")
         return store
+    if kind == "delta":
+        return DeltaMaster.from_locator(locator)
     if kind == "parquet":
-        return ParquetMaster(Path(locator["path"]), locator["key"])
+        return ParquetMaster.from_locator(locator)
     with pa.ipc.open_stream(pa.py_buffer(locator["table"])) as reader:
         return MemoryMaster(reader.read_all(), locator["key"])
 
