@@ -147,8 +147,9 @@ def _groups(metadata: Any, schema: pa.Schema, key: Sequence[str]) -> Iterator[Gr
     start = 0
     for i in range(metadata.num_row_groups):
         group = metadata.row_group(i)
-        bounds = _bounds(group, schema, key)
-        yield Group(i, start, group.num_rows, group.total_byte_size, bounds)
+        if group.num_rows:
+            bounds = _bounds(group, schema, key)
+            yield Group(i, start, group.num_rows, group.total_byte_size, bounds)
         start += group.num_rows
 
 
