@@ -138,8 +138,8 @@ class ParquetMaster(Master):
         for path, size, mark in locator["files"]:
             if now.pop(path, None) != Found(path, size, mark):
                 raise MasterError(
-                    f"{master._files.full(path)} was replaced or removed since the query began; "
-                    "start it again"
+                    f"{master._files.full(path)} is not the file with which the query began: it "
+                    "was replaced or removed, or is a copy with another time; start it again"
                 )
         for path in now:
             raise MasterError(
@@ -150,10 +150,11 @@ class ParquetMaster(Master):
     # --- what changes ----------------------------------------------------------------------------
 
     def newest(self) -> Master:
-        fresh = type(self)(self._files.name, self._info.key, self._files.locator().get("options"))
-        if [f.found for f in fresh._data] == [f.found for f in self._data]:
+        _, now = data_files(self._files)
+        if [file.found for file in now] == [file.found for file in self._data]:
             return self
-        return self._followed_by(fresh)
+        options = self._files.locator().get("options")
+        return self._followed_by(ParquetMaster(self._files.name, self._info.key, options))
 
     def _followed_by(self, fresh: ParquetMaster) -> Master:
         if not fresh._info.schema.equals(self._info.schema):

@@ -172,8 +172,12 @@ def _bounds(group: Any, schema: pa.Schema, key: Sequence[str]) -> tuple[int, int
 
 
 def file_schema(opened: pq.ParquetFile) -> pa.Schema:
-    """The columns of a file. Spark's old timestamps are moments in UTC, which only Spark knows."""
+    """The columns of a file. Extension types (uuid, json) are what they are stored as. Spark's old
+    timestamps are moments in UTC, which only Spark knows."""
     schema = opened.schema_arrow.remove_metadata()
+    for i, one in enumerate(schema):
+        if isinstance(one.type, pa.BaseExtensionType):
+            schema = schema.set(i, one.with_type(one.type.storage_type))
     metadata = opened.metadata
     if SPARK not in (metadata.metadata or {}):
         return schema

@@ -116,10 +116,11 @@ class Reader:
 
     def _file(self, file: DataFile) -> pq.ParquetFile:
         """Files are mostly read one after the other, so one stays open."""
+        self._files.check(file.found)
         if self._opened is None or self._opened[0] is not file:
             self.close()
             self._opened = (file, open_parquet(self._files, file.path))
-        self._files.check(file.found)
+            self._files.check(file.found)  # it may have come between
         return self._opened[1]
 
     def _column(self, page: PageAt, rows: pa.RecordBatch | None, name: str) -> pa.Array:
@@ -127,7 +128,8 @@ class Reader:
         constant = page.file.constants.get(name)
         if constant is not None or rows is None:
             return pa.repeat(pa.scalar(None, t) if constant is None else constant, page.length)
-        array = plain(rows.column(page.file.names.get(name, name)))
+        array = rows.column(page.file.names.get(name, name))
+        array = plain(array.storage if isinstance(array, pa.ExtensionArray) else array)
         try:
             return array if array.type == t else pc.cast(array, t)
         except pa.ArrowException as error:
