@@ -7,7 +7,7 @@ reads a version keeps it while others publish new ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,12 @@ class Store(StorePages):
         page_bytes: int = PAGE_BYTES,
         spill_bytes: int = 1 << 30,
         progress: Progress | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Store:
-        """Sort `data` by key and write it as version 1 of a new store. Rows beyond `spill_bytes`
+        """Sort `data` by key and write it as version 1 of a new store, in a local folder or in an
+        object store (s3://..., with `storage_options` as for fsspec). Rows beyond `spill_bytes`
         are sorted on disk. A crash before the end leaves no store behind."""
-        place = place_at(path)
+        place = place_at(path, storage_options)
         if fmt.versions(place):
             raise StoreError(f"{place} is a store already; choose another path or delete it first")
         schema, batches = as_batches(data)
@@ -53,14 +55,19 @@ class Store(StorePages):
         with place.new_store(), writing(place):
             run = write_run(place, plan, batches, spill_bytes, progress)
             fmt.publish(place, plan.manifest([run]))
-        return cls.open(path)
+        return cls.open(place)
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str] | Place, version: int | None = None, *, io: str = "auto"
+        cls,
+        path: str | os.PathLike[str] | Place,
+        version: int | None = None,
+        *,
+        io: str = "auto",
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Store:
         """Open the latest version, or a given one. `io`: "map", "pread", or "auto"."""
-        place = path if isinstance(path, Place) else place_at(path)
+        place = place_at(path, storage_options)
         if io not in ("auto", "map", "pread"):
             raise SpecError(f'io={io!r}: choose "auto", "map" or "pread"')
         if io == "map" and place.remote:

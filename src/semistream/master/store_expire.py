@@ -101,7 +101,11 @@ def clean(place: Place, mine: str = "") -> list[str]:
 def _named(place: Place) -> set[str]:
     """Files that some version needs."""
     manifests = [fmt.read_manifest(place, version) for version in fmt.versions(place)]
-    return {name for m in manifests for run in m.runs for name in run.files}
+    return {name for manifest in manifests for name in _files(manifest)}
+
+
+def _files(manifest: fmt.Manifest) -> list[str]:
+    return [name for run in manifest.runs for name in run.files]
 
 
 # --- old versions ---------------------------------------------------------------------------------
@@ -126,10 +130,11 @@ def expire(
         replaced = fmt.read_manifest(place, following).created
         if version not in pinned and replaced <= limit:
             old.append(version)
+    files = {name for v in old for name in _files(fmt.read_manifest(place, v))}
     for version in old:  # first what readers find a version by, then what it is made of
         place.remove(fmt.manifest_name(version))
-    with writing(place):
-        pass
+    for name in files - _named(place):
+        place.remove(f"{DATA}/{name}")
     return old
 
 
