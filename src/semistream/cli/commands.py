@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SpecError
-from ..join import SemiStreamJoin, Stats
+from ..join import SemiStreamJoin
 from ..master import Master, open_master
 from ..master.place import LocalPlace
 from ..master.store_format import versions
 from ..memory import show_bytes
 from ..shed import ShedReceiver
+from ..stats import Stats
 from .files import check_target, read_rows, write_rows
 from .progress import Progress
 
