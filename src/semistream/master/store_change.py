@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..columns import Chunks
-from ..errors import ConflictError, SpecError
+from ..errors import ConflictError, SpecError, StoreError
 from ..keys import codes_of
 from . import store_format as fmt
 from .base import not_among
@@ -154,9 +154,19 @@ def _add_sorted(writer: RunWriter, codes: list[I64], rows: list[pa.RecordBatch])
 
 def check_latest(store: StorePages) -> None:
     """A change of an old version would be refused in the end: say so at once."""
-    latest = fmt.versions(store.place)
-    if latest and latest[-1] != store.manifest.version:
+    if not fmt.versions(store.place):
+        raise StoreError(f"{store.place} has been deleted: it has no manifest; make a new store")
+    if not is_latest(store):
         raise fmt.conflict(store.place, store.manifest.version + 1)
+
+
+def is_latest(store: StorePages) -> bool:
+    """Whether there is no newer version, and no other store that was built in its place."""
+    known, mine = fmt.versions(store.place), store.manifest
+    if not known or known[-1] != mine.version:
+        return not known
+    there = fmt.manifest_if_there(store.place, mine.version)
+    return there is not None and there.store == mine.store
 
 
 def _publish_change(
