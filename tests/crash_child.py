@@ -132,6 +132,8 @@ def arm(deaths: Deaths) -> None:
             deaths.step()
             REAL[name](source, target, **named)
             deaths.named(target)
+            if os.path.abspath(source) in deaths.unsynced:
+                deaths.unsynced.add(os.path.abspath(target))
 
         return call
 
