@@ -11,6 +11,7 @@ stream batches ──> front stage (hot master rows in memory) ──hit──�
 from .conditions import Band, Compare, Predicate
 from .errors import (
     BudgetError,
+    ConflictError,
     DamagedError,
     KeyTypeError,
     MasterError,
@@ -32,6 +33,7 @@ __all__ = [
     "Band",
     "BudgetError",
     "Compare",
+    "ConflictError",
     "DamagedError",
     "KeyTypeError",
     "MasterError",
