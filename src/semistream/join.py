@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from .columns import one_batch
 from .conditions import Condition
 from .engine import Engine
 from .errors import BudgetError, MasterError, OverrunError, ShedError, SpecError, StateError
@@ -307,7 +308,7 @@ class SemiStreamJoin:
         saved = load(snapshot, self._identity())
         engine = self._engine_for(saved.rows.schema)
         if engine.phase is not None and saved.rows.num_rows:
-            batch = saved.rows.combine_chunks().to_batches()[0]
+            batch = one_batch(saved.rows)
             encoded = engine.coder.encode(batch)
             rows = engine.output.shape.extend(batch, encoded.arrays, 0)
             saved.refill(engine.phase, rows, encoded.codes)

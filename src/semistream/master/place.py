@@ -150,9 +150,10 @@ class LocalPlace(Place):
             raise StoreError(f"{self.root} cannot be made a folder: {error.strerror}") from error
 
     def tidy(self) -> None:
-        for folder in (self.data, self.root / MANIFESTS, self.root):
-            with suppress(OSError):
-                folder.rmdir()
+        with suppress(OSError):  # a folder that is in use ends it: someone else makes a store here
+            for folder in (self.data, self.root / MANIFESTS, self.root):
+                with suppress(FileNotFoundError):
+                    folder.rmdir()
 
     def locator(self) -> dict[str, Any]:
         return {"path": str(self.root.absolute())}

@@ -17,7 +17,7 @@ from ..errors import SpecError, StoreError
 from . import store_format as fmt
 from .base import NOTHING, Master
 from .place import Place, place_at
-from .store_change import change, compact
+from .store_change import change, compact, is_latest, publish
 from .store_expire import expire, writing
 from .store_files import Rows, as_batches
 from .store_read import StorePages
@@ -52,9 +52,9 @@ class Store(StorePages):
             raise StoreError(f"{place} is a store already; choose another path or delete it first")
         schema, batches = as_batches(data)
         plan = design(schema, key, page_bytes)
-        with place.new_store(), writing(place):
+        with place.new_store(), writing(place, new=True):
             run = write_run(place, plan, batches, spill_bytes, progress)
-            fmt.publish(place, plan.manifest([run]))
+            publish(place, plan.manifest([run]), [run])
         return cls.open(place)
 
     @classmethod
@@ -72,15 +72,14 @@ class Store(StorePages):
             raise SpecError(f'io={io!r}: choose "auto", "map" or "pread"')
         if io == "map" and place.remote:
             raise SpecError(f'io="map": {place} is not a local folder; choose "pread" or "auto"')
-        known = fmt.versions(place)
-        if not known:
-            raise StoreError(f"{place} is not a store: it has no manifest; make one: Store.create")
-        if version is not None and version not in known:
-            raise StoreError(f"{place} has no version {version}; it has {_ranges(known)}")
-        number = known[-1] if version is None else version
-        manifest = fmt.read_manifest(place, number)
         how = ("pread" if place.remote else "map") if io == "auto" else io
-        return cls(place, manifest, how)
+        while True:
+            number = _version(place, version)
+            try:
+                return cls(place, fmt.read_manifest(place, number), how)
+            except StoreError:
+                if number in fmt.versions(place):
+                    raise  # else it expired meanwhile: take a newer one, or say it is gone
 
     @property
     def version(self) -> int:
@@ -174,10 +173,7 @@ class Store(StorePages):
     # --- versions ------------------------------------------------------------------------------
 
     def newest(self) -> Store:
-        known = fmt.versions(self.place)
-        if not known or known[-1] == self.version:
-            return self
-        return Store.open(self.place, io=self.io)
+        return self if is_latest(self) else Store.open(self.place, io=self.io)
 
     def changed_since(self, older: Master) -> I64 | None:
         """All that runs which the older version did not have claim; runs that were merged claim
@@ -193,6 +189,15 @@ class Store(StorePages):
         new = [i for i, run in enumerate(runs) if i and run.id not in had]
         codes = [self.index.claims.codes(i) for i in new]
         return np.unique(np.concatenate([NOTHING, *codes]))
+
+
+def _version(place: Place, wanted: int | None) -> int:
+    known = fmt.versions(place)
+    if not known:
+        raise StoreError(f"{place} is not a store: it has no manifest; make one: Store.create")
+    if wanted is not None and wanted not in known:
+        raise StoreError(f"{place} has no version {wanted}; it has {_ranges(known)}")
+    return known[-1] if wanted is None else wanted
 
 
 def _ranges(numbers: list[int]) -> str:

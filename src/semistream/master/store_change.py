@@ -17,13 +17,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import Chunks
-from ..errors import ConflictError, SpecError
+from ..columns import Chunks, one_batch
+from ..errors import ConflictError, SpecError, StoreError
 from ..keys import codes_of
 from . import store_format as fmt
 from .base import not_among
@@ -36,6 +37,7 @@ from .store_write import Progress, RunWriter, plain_batch
 I64 = NDArray[np.int64]
 PIECE_ROWS = 1 << 18
 MERGE_BYTES = 32 << 20
+OLD_BYTES = 256 << 20
 NOTHING = np.zeros(0, np.int64)
 
 
@@ -62,7 +64,8 @@ def change(
             raise _null_keys(store, sum(map(len, sorter.null_rows)))
         done = 0
         for codes, piece in sorter.pieces(PIECE_ROWS):
-            rows += _PIECES[kind](store, writer, codes, piece)
+            for part in _by_old_bytes(store, codes):
+                rows += _PIECES[kind](store, writer, codes[part], piece[part])
             done += len(codes)
             if progress is not None:
                 progress(done)
@@ -81,6 +84,22 @@ def change(
     if nothing and writer_batch is None:
         return None
     return _publish_change(store, [] if nothing else [run], kind, rows, writer_batch)
+
+
+def _by_old_bytes(store: StorePages, codes: I64) -> Iterator[slice]:
+    """Cut a piece where it would bring more than OLD_BYTES of pages along, between codes."""
+    heads = np.flatnonzero(np.diff(codes, prepend=codes[:1] - 1)) if len(codes) else NOTHING
+    low, high = store.seek(codes[heads])
+    size = np.zeros(len(heads), np.int64)
+    ends = np.concatenate([[0], np.cumsum(store.index.length)])
+    run = np.searchsorted(store.runs, low, "right")
+    for mine in [np.flatnonzero(run == r) for r in np.unique(run)]:  # a page counts once
+        before = np.concatenate([[0], np.maximum.accumulate(high[mine])[:-1]])
+        size[mine] = np.maximum(0, ends[high[mine]] - ends[np.maximum(low[mine], before)])
+    cut = np.flatnonzero(np.diff(np.cumsum(size) // OLD_BYTES, prepend=0))
+    for a, b in pairwise([0, *heads[cut], len(codes)]):
+        if b > a:
+            yield slice(int(a), int(b))
 
 
 def _null_keys(store: StorePages, count: int) -> SpecError:
@@ -154,9 +173,19 @@ def _add_sorted(writer: RunWriter, codes: list[I64], rows: list[pa.RecordBatch])
 
 def check_latest(store: StorePages) -> None:
     """A change of an old version would be refused in the end: say so at once."""
-    latest = fmt.versions(store.place)
-    if latest and latest[-1] != store.manifest.version:
+    if not fmt.versions(store.place):
+        raise StoreError(f"{store.place} has been deleted: it has no manifest; make a new store")
+    if not is_latest(store):
         raise fmt.conflict(store.place, store.manifest.version + 1)
+
+
+def is_latest(store: StorePages) -> bool:
+    """Whether there is no newer version, and no other store that was built in its place."""
+    known, mine = fmt.versions(store.place), store.manifest
+    if not known or known[-1] != mine.version:
+        return not known
+    there = fmt.manifest_if_there(store.place, mine.version)
+    return there is not None and there.store == mine.store
 
 
 def _publish_change(
@@ -267,9 +296,9 @@ def _live(whole: StorePages, first: int) -> Iterator[tuple[I64, pa.RecordBatch]]
         every = np.concatenate([NOTHING, *codes])
         if len(every):
             order = np.argsort(every, kind="stable")
-            table = pa.Table.from_batches([b for b in batches if len(b)]).combine_chunks()
-            chunks = Chunks.of(table.to_batches()[0])
-            rows = pa.RecordBatch.from_arrays(chunks.gather(order), schema=table.schema)
+            together = one_batch(pa.Table.from_batches([b for b in batches if len(b)]))
+            arrays = Chunks.of(together).gather(order)
+            rows = pa.RecordBatch.from_arrays(arrays, schema=together.schema)
             yield every[order], rows
         low = high if high is not None else low
 
@@ -284,8 +313,7 @@ def _range(whole: StorePages, run: int, low: int, high: int | None) -> tuple[I64
     if a >= b:
         return NOTHING, _empty(whole)
     pages = whole.read(np.arange(a, b, dtype=np.int64), whole.design.schema.names)
-    rows = whole.table(pages).combine_chunks()
-    batch = rows.to_batches()[0] if rows.num_rows else _empty(whole)
+    batch = one_batch(whole.table(pages))
     codes = codes_of([batch.column(name) for name in whole.design.key])
     keep = codes >= low
     if high is not None:
