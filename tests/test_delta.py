@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-import random
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -14,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from file_data import check_files, codes
 from sample_data import products
 
 import semistream as ss
-from semistream.keys import codes_of
-from semistream.master import Master, from_locator
-from semistream.testing import check_join, check_master
+from semistream.master import from_locator
+from semistream.testing import check_master
 
 SPARK = Path(__file__).with_name("data") / "delta"  # written by make_delta.py
 
@@ -27,24 +26,6 @@ SPARK = Path(__file__).with_name("data") / "delta"  # written by make_delta.py
 def rows_of(path: Path, version: int | None = None) -> pa.Table:
     """The table as deltalake reads it."""
     return pa.table(DeltaTable(path, version=version).to_pyarrow_table())
-
-
-def check(path: Path, table: pa.Table, key: str = "id", version: int | None = None) -> Master:
-    master = ss.open_master(path, key, version=version)
-    info = check_master(master, table, key)
-    rng = random.Random(1)
-    keys = [*table[key].to_pylist(), None]
-    some = pa.array([rng.choice(keys) for _ in range(60)], info.schema.field(key).type)
-    stream = pa.table({"k": some, "row": range(60)})
-    for algorithm in ("auto", "meshjoin", "sweepjoin" if info.indexed else "cmeshjoin"):
-        check_join(master, stream, on={"k": key}, how="left", algorithm=algorithm, table=table)
-    again = from_locator(master.locator())
-    assert again.describe() == info
-    return master
-
-
-def codes(values) -> list[int]:
-    return sorted(codes_of([pa.array(values, pa.int64())]).tolist())
 
 
 # --- versions -----------------------------------------------------------------------------------
@@ -64,7 +45,7 @@ def test_every_version_of_a_table_that_changes(tmp_path) -> None:
     write_deltalake(path, table.slice(0, 5), mode="overwrite")
     counts = []
     for version in range(6):
-        master = check(path, rows_of(path, version), version=version)
+        master = check_files(path, rows_of(path, version), version=version)
         assert master.describe().version == version
         counts.append(master.describe().rows)
     assert counts == [20, 40, 36, 36, 41, 5]
@@ -87,8 +68,8 @@ def test_partition_values_come_from_the_log(tmp_path) -> None:
     )  # fmt: skip
     parts = ["text", "day", "n", "price", "at", "yes"]
     write_deltalake(tmp_path / "t", table, partition_by=parts)
-    check(tmp_path / "t", table)
-    check(tmp_path / "t", table, "n")
+    check_files(tmp_path / "t", table)
+    check_files(tmp_path / "t", table, "n")
     check_master(ss.open_master(tmp_path / "t", ["day", "text"]), table, ["day", "text"])
 
 
@@ -97,11 +78,11 @@ def test_older_files_lack_newer_columns(tmp_path) -> None:
     write_deltalake(path, pa.table({"id": range(10), "name": [f"n{i}" for i in range(10)]}))
     newer = pa.table({"id": range(10, 20), "extra": [[i] for i in range(10)]})
     write_deltalake(path, newer, mode="append", schema_mode="merge")
-    check(path, rows_of(path))
-    assert check(path, rows_of(path, 0), version=0).describe().schema.names == ["id", "name"]
+    check_files(path, rows_of(path))
+    assert check_files(path, rows_of(path, 0), version=0).describe().schema.names == ["id", "name"]
     by_extra = pa.table({"id": range(20, 25), "code": pa.array(range(5))})
     write_deltalake(path, by_extra, mode="append", schema_mode="merge")
-    check(path, rows_of(path), "code")  # a key that older files do not have
+    check_files(path, rows_of(path), "code")  # a key that older files do not have
 
 
 def test_checkpoints_and_cleaned_logs(tmp_path) -> None:
@@ -115,7 +96,7 @@ def test_checkpoints_and_cleaned_logs(tmp_path) -> None:
     os.utime(path / "_delta_log" / f"{0:020d}.json", (0, 0))
     for i in range(5):
         os.remove(path / "_delta_log" / f"{i:020d}.json")
-    assert check(path, rows_of(path)).describe().rows == 60
+    assert check_files(path, rows_of(path)).describe().rows == 60
     with pytest.raises(ss.MasterError, match=r"version 2 of the Delta table.*name another version"):
         ss.open_master(path, "id", version=2)
 
@@ -176,19 +157,20 @@ def test_a_table_made_anew_is_another_one(tmp_path) -> None:
 
 
 def test_deletion_vectors_of_spark(tmp_path) -> None:
+    tmp_path = tmp_path / "ein Pfad wie üblich"
     shutil.copytree(SPARK / "dv", tmp_path / "dv")
     ids = [i for i in range(300) if i % 10 != 3]
     times = [dt.datetime.fromtimestamp(1000 * i, dt.UTC) for i in ids]
     names = ["changed" if i == 5 else f"n{i}" for i in ids]
     at = pa.array(times, pa.timestamp("us", "UTC"))
     table = pa.table({"id": ids, "name": names, "at": at})
-    master = check(tmp_path / "dv", table)
+    master = check_files(tmp_path / "dv", table)
     assert master.describe().resident_bytes > 0
     before = ss.open_master(tmp_path / "dv", "id", version=2)
     assert before.describe().rows == 300
     everything = codes(range(300))
     assert sorted(master.changed_since(before)) == everything, "both files have deleted rows now"
-    check(tmp_path / "dv", table, "at")
+    check_files(tmp_path / "dv", table, "at")
 
 
 def test_a_deletion_vector_that_is_lost_is_an_error(tmp_path) -> None:
@@ -211,13 +193,13 @@ def test_renamed_and_dropped_columns_of_spark() -> None:
             "extra": pa.nulls(20, pa.string()),
         }
     )
-    check(SPARK / "mapped", table)
-    check(SPARK / "mapped", table, "title")
+    check_files(SPARK / "mapped", table)
+    check_files(SPARK / "mapped", table, "title")
 
 
 def test_checkpoints_of_the_second_kind() -> None:
     table = pa.table({"id": range(50), "name": [f"n{i}" for i in range(50)]})
-    assert check(SPARK / "v2", table).describe().indexed
+    assert check_files(SPARK / "v2", table).describe().indexed
 
 
 def test_features_of_readers_that_are_not_known_are_refused(tmp_path) -> None:
@@ -276,6 +258,14 @@ def test_versions_that_make_no_sense(tmp_path) -> None:
     pq.write_table(products(range(3)), tmp_path / "m.parquet")
     with pytest.raises(ss.SpecError, match="neither a store nor a Delta table"):
         ss.open_master(tmp_path / "m.parquet", "id", version=1)
+
+
+def test_a_log_that_is_damaged(tmp_path) -> None:
+    write_deltalake(tmp_path / "t", products(range(4)))
+    (tmp_path / "t" / "_delta_log" / f"{1:020d}.json").write_text("{not json")
+    with pytest.raises(ss.MasterError, match="newest version of the Delta table") as caught:
+        ss.open_master(tmp_path / "t", "id")
+    assert "\n" not in str(caught.value)
 
 
 def test_an_empty_table(tmp_path) -> None:

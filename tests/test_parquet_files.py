@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import random
 import uuid
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from file_data import check_files, codes, put
 from sample_data import products
 
 import semistream as ss
-from semistream.keys import codes_of
 from semistream.master import from_locator, parquet
-from semistream.testing import check_join, check_master
-
-NULL = "__HIVE_DEFAULT_PARTITION__"
-
-
-def put(table: pa.Table, path: Path, **options) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, **options)
-
-
-def check(path: Path, table: pa.Table, key: str = "id", **join) -> ss.MasterInfo:
-    """The contract of masters, and a join of each kind."""
-    master = ss.open_master(path, key)
-    info = check_master(master, table, key)
-    keys = [*table[key].to_pylist(), None]
-    rng = random.Random(1)
-    some = pa.array([rng.choice(keys) for _ in range(60)], info.schema.field(key).type)
-    stream = pa.table({"k": some, "n": range(60)})
-    for algorithm in ("auto", "meshjoin", "sweepjoin" if info.indexed else "cmeshjoin"):
-        check_join(
-            master, stream, on={"k": key}, how="left", algorithm=algorithm, table=table, **join
-        )
-    again = from_locator(master.locator())
-    assert again.describe() == info
-    return info
-
+from semistream.testing import check_master
 
 # --- what others write --------------------------------------------------------------------------
 
@@ -58,7 +31,7 @@ def test_folders_in_folders_and_files_that_are_not_data(tmp_path) -> None:
     for name in ("_SUCCESS", "_metadata", ".part.parquet.crc", "readme.txt", "x._COPYING_"):
         (tmp_path / name).write_text("no rows")
     put(table, tmp_path / "_temporary" / "0" / "part.parquet")
-    assert check(tmp_path, table).indexed
+    assert check_files(tmp_path, table).describe().indexed
 
 
 def test_files_that_differ_in_layout_only(tmp_path) -> None:
@@ -87,7 +60,7 @@ def test_files_that_differ_in_layout_only(tmp_path) -> None:
     put(parts[1].set_column(1, "name", words), tmp_path / "c.parquet")
     schema = parts[0].schema.set(4, pa.field("odd", pa.string()))
     whole = pa.concat_tables([part.cast(schema) for part in (*parts, parts[1])])
-    info = check(tmp_path, whole)
+    info = check_files(tmp_path, whole).describe()
     assert info.schema.field("name").type == pa.string()
     assert info.schema.field("odd").type == pa.string()
     assert info.schema.field("id").nullable
@@ -115,7 +88,7 @@ def test_written_by_pandas_and_duckdb(tmp_path) -> None:
         index=pd.Index(range(100, 150), name="row"),
     )
     frame.to_parquet(tmp_path / "pandas.parquet")
-    check(tmp_path / "pandas.parquet", pq.read_table(tmp_path / "pandas.parquet"))
+    check_files(tmp_path / "pandas.parquet", pq.read_table(tmp_path / "pandas.parquet"))
     duckdb.sql(
         f"""COPY (SELECT i AS id, i % 3 AS "group", DATE '2024-01-01' + (i % 2)::INT AS day,
               [i, NULL] AS list, {{'a': i}} AS struct, i::DECIMAL(9, 2) AS price,
@@ -128,8 +101,8 @@ def test_written_by_pandas_and_duckdb(tmp_path) -> None:
     table = found.select([*names, "group", "day"])  # columns of folders come last
     code = pa.array([uuid.UUID(text).bytes for text in found["code"].to_pylist()], pa.binary(16))
     table = table.set_column(names.index("code"), "code", code)
-    info = check(tmp_path / "duck", table)
-    check(tmp_path / "duck", table, "code")
+    info = check_files(tmp_path / "duck", table).describe()
+    check_files(tmp_path / "duck", table, "code")
     assert info.schema.field("group").type == pa.int32()
     assert info.schema.field("day").type == pa.date32()
 
@@ -140,7 +113,9 @@ def test_old_timestamps_are_exact_in_every_year(tmp_path) -> None:
     times.append(dt.datetime(9000, 1, 1))
     table = pa.table({"id": range(3), "at": pa.array(times, pa.timestamp("us"))})
     put(table, tmp_path / "m.parquet", use_deprecated_int96_timestamps=True)
-    assert check(tmp_path / "m.parquet", table).schema.field("at").type == pa.timestamp("us")
+    assert check_files(tmp_path / "m.parquet", table).describe().schema.field(
+        "at"
+    ).type == pa.timestamp("us")
 
 
 def test_hundreds_of_columns_and_huge_strings(tmp_path) -> None:
@@ -164,91 +139,19 @@ def test_files_out_of_order_have_an_index_if_their_keys_do_not_overlap(tmp_path)
     table = products(range(90))
     for name, at in (("z", 0), ("a", 30), ("m", 60)):
         put(table.slice(at, 30), tmp_path / f"{name}.parquet")
-    assert check(tmp_path, table).indexed
+    assert check_files(tmp_path, table).describe().indexed
 
 
-# --- partition columns --------------------------------------------------------------------------
-
-
-def partitioned(root: Path, folders: list[str]) -> pa.Table:
-    table = products(range(10 * len(folders)))
-    for i, folder in enumerate(folders):
-        put(table.slice(10 * i, 10), root / folder / "part.parquet")
-    return table
-
-
-@pytest.mark.parametrize(
-    ("folders", "values", "t"),
-    [
-        (["p=1", "p=-20", "p=03"], [1, -20, 3], pa.int32()),
-        (["p=1", "p=3000000000"], [1, 3_000_000_000], pa.int64()),
-        (["p=2024-02-29", f"p={NULL}"], [dt.date(2024, 2, 29), None], pa.date32()),
-        (["p=a b", "p=x%2Fy%3Dz", "p=%25"], ["a b", "x/y=z", "%"], pa.string()),
-        (["p=1", "p=one"], ["1", "one"], pa.string()),
-        (["p=01", "p=2024-01-01"], ["01", "2024-01-01"], pa.string()),
-        (["p=2024-02-30", "p=2024-02-29"], ["2024-02-30", "2024-02-29"], pa.string()),
-        (["p=1.5", "p=x"], ["1.5", "x"], pa.string()),
-        ([f"p={NULL}"], [None], pa.string()),
-        (["_p=1/x", "_p=2/x"], None, pa.int32()),
-    ],
-)  # fmt: skip
-def test_partition_columns(folders, values, t, tmp_path) -> None:
-    table = partitioned(tmp_path, folders)
-    name = "p" if values else "_p"
-    column = pa.array(np.repeat(np.array(values or [1, 2], object), 10), t)
-    table = table.append_column(name, column)
-    assert check(tmp_path, table).schema.field(name).type == t
-    check_master(ss.open_master(tmp_path, name), table, name)
-    check_master(ss.open_master(tmp_path, [name, "id"]), table, [name, "id"])
-
-
-def test_a_partition_column_can_be_the_index(tmp_path) -> None:
-    table = partitioned(tmp_path, ["p=3", "p=1", "p=2"])
-    table = table.append_column("p", pa.array(np.repeat([3, 1, 2], 10), pa.int32()))
-    assert check(tmp_path, table, "p").indexed
-    master = ss.open_master(tmp_path, "p")
-    assert master.scan(0, 1, []).rows.sum() == 10, "nothing of the file itself is needed"
-
-
-@pytest.mark.parametrize(
-    ("folders", "said"),
-    [
-        (["p=1.5", "p=2"], r"'p' has the value '1\.5'"),
-        (["p=99999999999999999999"], "whole numbers"),
-        (["p=NaN"], "'NaN'"),
-        (["p=2024-01-01 10%3A00%3A00", "p=2024-01-01"], "2024-01-01 10:00:00"),
-        (["p=", "p=2"], "without a value"),
-        (["p=1", "q=1"], r"\['q'\].*\['p'\]"),
-        (["p=1/q=2", "p=1"], "same column=value levels"),
-        (["p=1/p=2"], "twice"),
-    ],
-)
-def test_partition_columns_that_are_unclear(folders, said, tmp_path) -> None:
-    partitioned(tmp_path, folders)
-    with pytest.raises(ss.MasterError, match=said):
-        ss.open_master(tmp_path, "id")
-
-
-def test_a_column_in_files_and_folders_is_refused(tmp_path) -> None:
-    partitioned(tmp_path, ["price=1"])
-    with pytest.raises(ss.SpecError, match=r"'price'.*folders"):
-        ss.open_master(tmp_path, "id")
-
-
-@pytest.mark.parametrize(
-    ("mark", "said"),
-    [
-        ("t/_delta_log/0.json", "t is a Delta table"),
-        (".hoodie/x", "Hudi"),
-        ("metadata/v1.metadata.json", "Iceberg"),
-    ],
-)
-def test_folders_of_table_formats_are_not_read_as_plain_files(mark, said, tmp_path) -> None:
-    put(products(range(3)), tmp_path / "t" / "m.parquet")
-    (tmp_path / mark).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / mark).touch()
-    with pytest.raises(ss.MasterError, match=said):
-        ss.open_master(tmp_path, "id")
+def test_names_that_need_care(tmp_path) -> None:
+    """A column with a dot in its name beside a struct; a name twice; a path as an address."""
+    table = pa.table({"id": [1, 2], "a": [{"b": 10}, {"b": 20}], "a.b": [8, 7]})
+    put(table, tmp_path / "with space.parquet")
+    check_files(tmp_path / "with space.parquet", table)
+    assert not check_files(tmp_path / "with space.parquet", table, "a.b").describe().indexed
+    check_master(ss.open_master((tmp_path / "with space.parquet").as_uri(), "id"), table, "id")
+    put(pa.table([[1], [2]], ["id", "id"]), tmp_path / "twice.parquet")
+    with pytest.raises(ss.SpecError, match="a name twice"):
+        ss.open_master(tmp_path / "twice.parquet", "id")
 
 
 # --- files that change --------------------------------------------------------------------------
@@ -257,10 +160,6 @@ def test_folders_of_table_formats_are_not_read_as_plain_files(mark, said, tmp_pa
 @pytest.fixture
 def small_pages(monkeypatch) -> None:
     monkeypatch.setattr(parquet, "PAGE_BYTES", 400)
-
-
-def codes(values) -> list[int]:
-    return sorted(codes_of([pa.array(values, pa.int64())]).tolist())
 
 
 def test_newest_follows_files(tmp_path) -> None:

@@ -108,9 +108,14 @@ def _open_table(files: Files, version: int | None) -> Any:
     except Exception as error:
         which = "the newest version" if version is None else f"version {version}"
         raise MasterError(
-            f"{which} of the Delta table {files.name} cannot be read: {files.hide(error)}; it may "
-            "never have existed, or its log may have been cleaned up: name another version"
+            f"{which} of the Delta table {files.name} cannot be read: {_said(files, error)}; it "
+            "may never have existed, or its log may have been cleaned up: name another version"
         ) from None
+
+
+def _said(files: Files, error: Exception) -> str:
+    """What deltalake says, without the addresses of its functions."""
+    return (files.hide(error).splitlines() or [""])[0]
 
 
 def _log_options(options: Options) -> Options:
@@ -211,7 +216,7 @@ def _deletion_vectors(files: Files, table: Any, paths: set[str]) -> dict[str, pa
     except Exception as error:
         raise MasterError(
             f"the deleted rows of the Delta table {files.name} at version {table.version()} cannot "
-            f"be read: {files.hide(error)}; {_REMEDY}"
+            f"be read: {_said(files, error)}; {_REMEDY}"
         ) from None
     result: dict[str, pa.BooleanArray] = {}
     root = str(table.table_uri).rstrip("/").split("://")[-1]

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -245,7 +246,7 @@ def open_files(path: str | os.PathLike[str], options: Mapping[str, Any] | None =
     """Where some files live."""
     text = os.fspath(path)
     if text.startswith("file://"):
-        text = text.removeprefix("file://")
+        text = unquote(text.removeprefix("file://"))
     if "://" in text:
         return RemoteFiles(text, options)
     if options:

@@ -21,6 +21,7 @@ MAGIC = b"PAR1"
 SPARK = b"org.apache.spark.version"
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+SMALL_BUFFER, MOST_BUFFERED = 16 << 10, 16 << 20
 AT_ONCE = 16  # footers that are fetched from elsewhere at the same time
 
 
@@ -109,13 +110,15 @@ def _check_table_formats(files: Files, every: Sequence[Found]) -> None:
             )
 
 
-def open_parquet(files: Files, path: str, metadata: Any = None) -> pq.ParquetFile:
-    """Read by small buffers, whatever the size of row groups. Old timestamps (INT96) come with
-    microseconds: with nanoseconds, years before 1678 and after 2261 would silently wrap around."""
+def open_parquet(files: Files, path: str, columns: int = 1) -> pq.ParquetFile:
+    """Read by a small buffer for each column, whatever the size of row groups. Old timestamps
+    (INT96) come with microseconds: with nanoseconds, years before 1678 and after 2261 would
+    silently wrap around."""
     source = files.open(path)
+    buffer = min(files.buffer_bytes, max(SMALL_BUFFER, MOST_BUFFERED // columns))
     try:
         return pq.ParquetFile(
-            source, metadata=metadata, buffer_size=files.buffer_bytes, pre_buffer=False,
+            source, buffer_size=buffer, pre_buffer=False,
             coerce_int96_timestamp_unit="us", page_checksum_verification=True,
         )  # fmt: skip
     except (OSError, pa.ArrowException, ValueError) as error:
@@ -154,7 +157,7 @@ def _groups(metadata: Any, schema: pa.Schema, key: Sequence[str]) -> Iterator[Gr
 
 
 def _bounds(group: Any, schema: pa.Schema, key: Sequence[str]) -> tuple[int, int] | None:
-    types = [schema.field(name).type for name in key if name in schema.names]
+    types = [schema.field(name).type for name in key if schema.names.count(name) == 1]
     if len(types) != len(key) or not is_natural(types):
         return None
     if pa.types.is_timestamp(types[0]) and types[0].unit == "ns":

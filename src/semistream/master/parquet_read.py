@@ -119,7 +119,7 @@ class Reader:
         self._files.check(file.found)
         if self._opened is None or self._opened[0] is not file:
             self.close()
-            self._opened = (file, open_parquet(self._files, file.path))
+            self._opened = (file, open_parquet(self._files, file.path, len(self._schema)))
             self._files.check(file.found)  # it may have come between
         return self._opened[1]
 
