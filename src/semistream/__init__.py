@@ -12,6 +12,7 @@ from .conditions import Band, Compare, Predicate
 from .errors import (
     BudgetError,
     DamagedError,
+    DatabaseError,
     KeyTypeError,
     MasterError,
     OverrunError,
@@ -33,6 +34,7 @@ __all__ = [
     "BudgetError",
     "Compare",
     "DamagedError",
+    "DatabaseError",
     "KeyTypeError",
     "MasterError",
     "OverrunError",

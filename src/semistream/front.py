@@ -76,6 +76,12 @@ class Front:
     def absent(self, codes: I64) -> None:
         """Codes that the master does not have, as a whole answer has shown."""
 
+    def forget(self, codes: I64) -> None:
+        """Drop the groups of these codes, and that some of them do not exist."""
+
+    def renew(self) -> None:
+        """Forget what is too old or has changed. It may ask the master, and so may fail."""
+
     def clear(self) -> None:
         """Forget everything."""
 
@@ -198,6 +204,13 @@ class KeyGroups(Front):
         if self.asleep:
             return
         table.absent_insert(codes, self._absent, self._absent_used, self._absent_bits)
+
+    def forget(self, codes: I64) -> None:
+        """Their rows stay in their chunk until it is brought together with others."""
+        if self.asleep or len(codes) == 0:
+            return
+        self._table.drop(codes)
+        table.absent_forget(codes, self._absent, self._absent_used, self._absent_bits)
 
     def _age(self, seen: int) -> None:
         """Halve all counts every 10 x groups probes, or sooner when so many different codes came

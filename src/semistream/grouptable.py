@@ -48,6 +48,10 @@ class GroupTable:
         table.remove(codes, self._slots)
         self.used -= len(codes)
 
+    def drop(self, codes: I64) -> None:
+        """Remove those of these codes that are here."""
+        self.used -= table.drop(codes, self._slots)
+
     def probe(self, codes: I64) -> tuple[I64, I32, int]:
         """(start, count, hits) of each code; start is -1 where it is not here."""
         start, count = np.empty(len(codes), np.int64), np.empty(len(codes), np.int32)

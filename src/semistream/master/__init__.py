@@ -13,6 +13,8 @@ from ..errors import MasterError, SpecError
 from .base import Master, MasterInfo, Pages
 from .memory import MemoryMaster
 from .parquet import ParquetMaster
+from .sql import SqlMaster, open_sql
+from .sql_url import is_database
 from .store import Store
 from .store_format import versions
 
@@ -20,11 +22,32 @@ Source: TypeAlias = "Master | pa.Table | pa.RecordBatch | str | os.PathLike[str]
 __all__ = ["Master", "MasterInfo", "Pages", "Source", "Store", "from_locator", "open_master"]
 
 
-def open_master(source: Source, key: str | Sequence[str] | None = None) -> Master:
-    """Open a master table: a store's path, a Parquet file or folder, or an Arrow table.
+def open_master(
+    source: Source,
+    key: str | Sequence[str] | None = None,
+    *,
+    table: str | Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    ttl: str | float | None = None,
+    updated_at: str | None = None,
+    password_file: str | None = None,
+) -> Master:
+    """Open a master table: a store's path, a Parquet file or folder, an Arrow table, or a table in
+    a database (postgresql://, mysql://, mariadb://).
 
-    A store knows its key; anything else needs `key`.
+    A store knows its key; anything else needs `key`. A database also needs `table`; the other
+    arguments are for databases too (docs/databases.md). `where` is SQL and passed on as it is:
+    never build it from words of strangers.
     """
+    if is_database(source):
+        named = _need_key(key, "a table in a database")
+        return open_sql(str(source), named, table, columns, where, ttl, updated_at, password_file)
+    asked = {"table": table, "columns": columns, "where": where, "ttl": ttl}
+    asked |= {"updated_at": updated_at, "password_file": password_file}
+    for name, value in asked.items():
+        if value is not None:
+            raise SpecError(f"{name}= is for databases (postgresql://, mysql://); leave it out")
     if isinstance(source, Master):
         return _check_key(source, key)
     if isinstance(source, pa.RecordBatch):
@@ -53,6 +76,8 @@ def from_locator(locator: dict[str, Any]) -> Master:
         if store.locator()["run"] != locator["run"]:
             raise MasterError(f"{store.root} was rebuilt since the query began; start it again")
         return store
+    if kind == "sql":
+        return SqlMaster(locator["spec"])
     if kind == "parquet":
         return ParquetMaster(Path(locator["path"]), locator["key"])
     with pa.ipc.open_stream(pa.py_buffer(locator["table"])) as reader:

@@ -1,0 +1,433 @@
+"""A table in PostgreSQL, MySQL or MariaDB as a master.
+
+Many keys are fetched per round trip, rows are scanned by ranges of keys (sql_pages.py), and where
+the order of the key is the order of codes these ranges are pages that can be sought. Whatever the
+database takes for equal, rows are compared with the keys byte by byte before they are used.
+
+A database changes while it is asked. Every statement sees a state of its own, so two keys of one
+batch may come from two states, and no version is promised.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..columns import Chunks
+from ..errors import MasterError, SpecError
+from ..keys import codes_of, is_natural, key_coder, not_null
+from ..layout import row_bytes
+from .base import NOTHING, Master, MasterInfo, Pages, Traffic
+from .sql_changes import Changes
+from .sql_columns import Column, Relation
+from .sql_dialect import Dialect, choose_columns, names_of
+from .sql_pages import Segment, Table
+from .sql_session import Query, Session, TooBigError
+from .sql_url import Place, parse_url, seconds
+from .store_write import design
+
+I64 = NDArray[np.int64]
+PAGE_BYTES = 128 << 10
+MOST_COUNTED = 2_000_000  # rows that are counted; beyond, the catalogue's estimate will do
+SAMPLE_ROWS, SAMPLE_BYTES = 256, 4 << 20
+LOOKUP_KEYS = 5_000
+
+
+@dataclass(frozen=True)
+class SqlSpec:
+    """What was asked for. `repr` shows no password (sql_url.Secret)."""
+
+    place: Place
+    table: str | tuple[str, str]
+    key: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    where: str | None = None
+    ttl: float | None = None
+    updated_at: str | None = None
+
+
+def open_sql(
+    url: str,
+    key: str | Sequence[str],
+    table: str | Sequence[str] | None,
+    columns: Sequence[str] | None,
+    where: str | None,
+    ttl: str | float | None,
+    updated_at: str | None,
+    password_file: str | None,
+) -> SqlMaster:
+    place = parse_url(url, password_file)
+    named = table if table is not None else place.table
+    schema, name = names_of(named)
+    if isinstance(columns, str):
+        raise SpecError(f"columns={columns!r} is one string; give a list of column names")
+    return SqlMaster(
+        SqlSpec(
+            place,
+            name if schema is None else (schema, name),
+            (key,) if isinstance(key, str) else tuple(key),
+            tuple(columns) if columns is not None else None,
+            where,
+            seconds(ttl, "ttl") if ttl is not None else None,
+            updated_at,
+        )
+    )
+
+
+class SqlMaster(Master):
+    by_key = True
+
+    def __init__(self, spec: SqlSpec, clock: Callable[[], float] = time.monotonic) -> None:
+        self.spec, self.traffic = spec, Traffic()
+        self.session = Session(spec.place, _dialect(spec.place.kind).driver)
+        try:
+            self._open(clock)
+        except BaseException:
+            self.session.close()
+            raise
+
+    def _open(self, clock: Callable[[], float]) -> None:
+        spec, dialect = self.spec, _dialect(self.spec.place.kind)
+        schema, name = names_of(spec.table)
+        relation = dialect.relation(self.session, schema, name)
+        if relation is None:
+            raise MasterError(
+                f"{spec.place.shown} has no table {'.'.join(filter(None, (schema, name)))!r}, or "
+                f"{spec.place.user} may not see it; check table= (case matters)"
+            )
+        shown = f"{spec.place.shown} {relation.schema}.{relation.name}"
+        self.columns = choose_columns(relation, spec.key, spec.columns, shown)
+        fields = [pa.field(c.name, c.type, c.nullable) for c in self.columns]
+        self._design = design(pa.schema(fields), spec.key)
+        key = tuple(relation.column(k) for k in spec.key)
+        self._table = Table(self.session, dialect, relation, key, spec.where)
+        rows, keyed = self._count()
+        width = self._width()
+        self._lay_out(relation, rows, keyed, max(1, PAGE_BYTES // width))
+        natural = is_natural([c.type for c in key])
+        self._changes = Changes(replace(self._table, where=None), spec.updated_at, clock)
+        self.ttl, self.clock = spec.ttl, clock
+        self.ages = spec.ttl is not None or spec.updated_at is not None
+        self._info = MasterInfo(
+            schema=self._design.schema,
+            key=spec.key,
+            rows=rows,
+            pages=self._main.pages + self._null.pages,
+            bytes=max(rows * width, 1),
+            max_page_bytes=3 * max(PAGE_BYTES, width),
+            indexed=relation.is_view or _index_on(relation, spec.key) is not None,
+            unique=natural and _is_unique(relation, spec.key),
+            version=None,
+            name=shown,
+        )
+
+    # --- what there is -------------------------------------------------------------------------
+
+    def describe(self) -> MasterInfo:
+        return self._info
+
+    def _count(self) -> tuple[int, int]:
+        """(rows, rows with a key): counted up to a limit, beyond it estimated."""
+        whole = Column("n", pa.int64(), "int8" if self.spec.place.kind == "postgresql" else "i8")
+        names = [f"{n} AS c{i}" for i, n in enumerate(self._table.names(self._table.key))]
+        inner = f"SELECT {', '.join(names)} {self._table.from_([])} LIMIT {MOST_COUNTED + 1}"
+        there = " AND ".join(f"c{i} IS NOT NULL" for i in range(len(names)))
+        query = Query(
+            f"SELECT count(*) AS c0, count(CASE WHEN {there} THEN 1 END) AS c1 FROM ({inner}) s"
+        )
+        found = self.session.select(query, [whole, replace(whole, name="keyed")])
+        rows, keyed = found.column(0)[0].as_py(), found.column(1)[0].as_py()
+        if rows > MOST_COUNTED:
+            every = max(rows, self._table.relation.rows)
+            return every, int(every / rows * keyed)
+        return rows, keyed
+
+    def _width(self) -> int:
+        """Bytes of a row, from the first ones; at least what its columns suggest."""
+        count = SAMPLE_ROWS
+        while True:
+            select = self._table.select(self.columns)
+            query = Query(f"{select} {self._table.from_([])} LIMIT {count}")
+            try:
+                found = self.session.select(
+                    query, self.columns, SAMPLE_BYTES if count > 1 else None
+                )
+            except TooBigError:
+                count = max(1, count // 16)
+                continue
+            seen = found.nbytes // max(1, len(found))
+            return int(max(seen, row_bytes(self._design.schema, 8)))
+
+    def _lay_out(self, relation: Relation, rows: int, keyed: int, page_rows: int) -> None:
+        """Which order rows are read in, and in how many pages."""
+        key, primary = self._table.key, _primary(relation)
+        natural = is_natural([c.type for c in key])
+        index = _index_on(relation, self.spec.key)
+        self.ranges = natural and index is not None and index.ordered
+        tie: tuple[Column, ...] = ()
+        if not _is_unique(relation, self.spec.key) and primary is not None:
+            tie = tuple(c for c in primary if c not in key)
+        if self.ranges:
+            order, present = (*key, *tie), True
+        else:
+            order, present = primary or (), None
+            keyed = rows
+        self._order = order
+        count = -(-keyed // page_rows) if order else int(keyed > 0)
+        self._main = Segment(self._table, present, order, count, keyed)
+        nulls = rows - keyed
+        pages = -(-nulls // page_rows) if primary else int(nulls > 0)
+        self._null = Segment(self._table, False, primary or (), pages, nulls)
+        self._exact = self.ranges and not tie  # a page ends where its last key ends
+        self._codes: tuple[I64, I64] | None = None
+
+    def _bounds(self) -> tuple[I64, I64]:
+        if not self.ranges:
+            raise self._no_index("find pages by key")
+        if self._codes is None:
+            empty = self._main.pages == 0
+            self._codes = (NOTHING, NOTHING) if empty else self._main.codes()
+        return self._codes
+
+    @property
+    def first(self) -> I64:  # type: ignore[override]
+        return self._bounds()[0]
+
+    @property
+    def last(self) -> I64:  # type: ignore[override]
+        return self._bounds()[1]
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def scan(self, start: int, max_bytes: int, columns: Sequence[str]) -> Pages:
+        self.check_columns(columns)
+        if not self._order and self._main.pages + self._null.pages > 0:
+            raise MasterError(
+                f"{self._info.name} has neither an ordered index on its key nor a primary key that "
+                "rows could be read in the order of; add one, or use sweepjoin, inlj or cinlj"
+            )
+        if start >= self._main.pages:
+            number = start - self._main.pages
+            batch = self._rows(self._null, number, number, columns)
+            return self._paged([(start, batch)], columns, False)
+        count = max(1, max_bytes // self._info.max_page_bytes) if self._exact else 1
+        stop = min(self._main.pages, start + count)
+        return self._range(start, stop - 1, columns)
+
+    def read(self, numbers: I64, columns: Sequence[str]) -> Pages:
+        self.check_columns(columns)
+        if not self.ranges:
+            raise self._no_index("read pages by number")
+        parts: list[tuple[int, pa.RecordBatch]] = []
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        for run in np.split(numbers, breaks):  # neighbours come by one query
+            if len(run):
+                parts += self._cut(int(run[0]), int(run[-1]), columns)
+        return self._paged(parts, columns, True)
+
+    def _range(self, first: int, last: int, columns: Sequence[str]) -> Pages:
+        if first == last:
+            parts = [(first, self._rows(self._main, first, last, columns))]
+        else:
+            parts = self._cut(first, last, columns)
+        return self._paged(parts, columns, True)
+
+    def _cut(
+        self, first: int, last: int, columns: Sequence[str]
+    ) -> list[tuple[int, pa.RecordBatch]]:
+        """Pages first..last by one query, cut where each ends; a key at the end of a page may be
+        all on that page, though its rows belong to the next as well."""
+        batch = self._rows(self._main, first, last, columns)
+        codes = codes_of([batch.column(n) for n in self.spec.key])
+        ends = np.searchsorted(codes, self.last[first:last], "right")
+        cuts = [0, *ends.tolist(), len(batch)]
+        return [(first + i, batch.slice(a, b - a)) for i, (a, b) in enumerate(pairwise(cuts))]
+
+    def _rows(
+        self, segment: Segment, first: int, last: int, columns: Sequence[str]
+    ) -> pa.RecordBatch:
+        """Rows of some neighbouring pages, sorted by code, those without a key last."""
+        needed = self._needed(columns)
+        query = Query()
+        conditions = segment.range(query, first, last)
+        if conditions is None:
+            return _empty(needed)
+        query.text = f"{self._table.select(needed)} {self._table.from_(conditions)}"
+        return self._sorted(self.session.select(query, needed))
+
+    def _needed(self, columns: Sequence[str]) -> list[Column]:
+        wanted = {*self.spec.key, *columns}
+        return [c for c in self.columns if c.name in wanted]
+
+    def _sorted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [batch.column(n) for n in self.spec.key]
+        codes, valid = codes_of(arrays), not_null(arrays)
+        if valid is None and (codes[1:] >= codes[:-1]).all():
+            return batch
+        order = np.argsort(codes, kind="stable")
+        if valid is not None:
+            order = np.concatenate([order[valid[order]], np.flatnonzero(~valid)])
+        return _taken(batch, order)
+
+    def _paged(
+        self, parts: list[tuple[int, pa.RecordBatch]], columns: Sequence[str], keyed: bool
+    ) -> Pages:
+        names = list(columns)
+        arrays = [[b.column(n) for n in self.spec.key] for _, b in parts]
+        codes = [np.ascontiguousarray(codes_of(a)) for a in arrays]
+        schema = pa.schema([self._design.schema.field(n) for n in names])
+        shown = [pa.RecordBatch.from_arrays([b.column(n) for n in names], schema=schema)
+                 for _, b in parts] if names else [b.select([]) for _, b in parts]  # fmt: skip
+        size = sum(b.nbytes for _, b in parts) + sum(c.nbytes for c in codes)
+        self.traffic.pages += len(parts)
+        self.traffic.bytes += size
+        ends = [(c[0], c[-1]) if len(c) else (0, 0) for c in codes]
+        return Pages(
+            columns=Chunks.of(*shown, schema=schema),
+            codes=np.array([c.ctypes.data for c in codes], np.int64),
+            rows=np.array([len(c) for c in codes], np.int64),
+            numbers=np.array([n for n, _ in parts], np.int64),
+            allocated=size,
+            valid=[not_null(a) for a in arrays],
+            keep=(shown, codes),
+            bounds=(
+                np.array([a for a, _ in ends], np.int64),
+                np.array([b for _, b in ends], np.int64),
+            ),
+        )
+
+    # --- by key --------------------------------------------------------------------------------
+
+    def fetch(
+        self, keys: pa.RecordBatch, columns: Sequence[str], max_bytes: int | None = None
+    ) -> Pages:
+        """All rows of some distinct keys; TooBigError where they have more than `max_bytes`."""
+        if not self._info.indexed:
+            raise self._no_index("fetch rows by key")
+        batch = self._fetch(keys, self._needed(columns), max_bytes)
+        return self._paged([(0, batch)], columns, True)
+
+    def _fetch(
+        self, keys: pa.RecordBatch, needed: list[Column], max_bytes: int | None
+    ) -> pa.RecordBatch:
+        table, dialect = self._table, self._table.dialect
+        arrays = [keys.column(c.name) for c in table.key]
+        usable = np.ones(len(keys), np.bool_)
+        for column, array in zip(table.key, arrays, strict=True):
+            some = dialect.usable(column, array)
+            usable &= True if some is None else some
+        if not usable.all():
+            arrays = [a.filter(pa.array(usable)) for a in arrays]
+        if len(arrays[0]) == 0:
+            return _empty(needed)
+        query = Query()
+        source = dialect.match(query, table.relation, table.key, arrays)
+        query.text = f"{table.select(needed)} {source} {table.filter}"
+        found = self.session.select(query, needed, max_bytes)
+        return self._sorted(self._asked(found, arrays))
+
+    def _asked(self, found: pa.RecordBatch, keys: list[pa.Array]) -> pa.RecordBatch:
+        """Rows whose code was asked for. A collation that ignores case or padding finds more."""
+        codes = codes_of([found.column(n) for n in self.spec.key])
+        asked = np.sort(codes_of(keys))
+        at = np.minimum(np.searchsorted(asked, codes), len(asked) - 1)
+        same = asked[at] == codes
+        return found if same.all() else _taken(found, np.flatnonzero(same))
+
+    def lookup(self, keys: pa.RecordBatch) -> pa.Table:
+        if not self._info.indexed:
+            raise self._no_index("look keys up")
+        coder = key_coder(list(self.spec.key), keys.schema, self._design.schema)
+        encoded = coder.encode(keys)
+        table = pa.Table.from_arrays(encoded.arrays, names=list(self.spec.key))
+        if encoded.usable is not None:
+            table = table.filter(pa.array(encoded.usable))
+        wanted = table.group_by(list(self.spec.key)).aggregate([])
+        parts = [pa.Table.from_batches([_empty(self.columns)])]
+        for at in range(0, wanted.num_rows, LOOKUP_KEYS):
+            some = wanted.slice(at, LOOKUP_KEYS).combine_chunks().to_batches()[0]
+            parts.append(pa.Table.from_batches([self._fetch(some, self.columns, None)]))
+        return self._only(pa.concat_tables(parts), wanted).cast(self._design.schema)
+
+    def _only(self, rows: pa.Table, wanted: pa.Table) -> pa.Table:
+        """Equal in code is not yet equal, where codes are hashes."""
+        if is_natural([c.type for c in self._table.key]):
+            return rows
+        key = list(self.spec.key)
+        numbers = pa.array(np.arange(rows.num_rows))
+        found = (
+            rows.select(key).append_column("\0row", numbers).join(wanted, key, None, "left semi")
+        )
+        return rows.take(found["\0row"].sort())
+
+    # --- what changes --------------------------------------------------------------------------
+
+    def changes(self) -> I64 | None:
+        """Codes of rows that have changed since the last call; None: too many to name."""
+        return self._changes.poll()
+
+    def newest(self) -> SqlMaster:
+        return SqlMaster(self.spec)
+
+    def changed_since(self, older: Master) -> I64 | None:
+        if older is self:
+            return NOTHING
+        if isinstance(older, SqlMaster) and older.spec == self.spec:
+            return self._changes.since(older._changes)
+        return None
+
+    def locator(self) -> dict[str, Any]:
+        return {"kind": "sql", "spec": self.spec}
+
+    def close(self) -> None:
+        self.session.close()
+
+    def __repr__(self) -> str:
+        return f"<SqlMaster {self._info.name}>"
+
+
+def _dialect(kind: str) -> Dialect:
+    if kind == "postgresql":
+        from .sql_postgresql import PostgreSQL
+
+        return PostgreSQL()
+    from .sql_mysql import MySQL
+
+    return MySQL()
+
+
+def _index_on(relation: Relation, key: Sequence[str]) -> Any:
+    """An index whose first columns are the key's; an ordered one if there is."""
+    found = [i for i in relation.indexes if set(i.columns[: len(key)]) == set(key)]
+    found = [i for i in found if i.ordered or len(i.columns) == len(key)]
+    return max(found, key=lambda i: i.ordered, default=None)
+
+
+def _is_unique(relation: Relation, key: Sequence[str]) -> bool:
+    return any(i.unique and set(i.columns) <= set(key) for i in relation.indexes)
+
+
+def _primary(relation: Relation) -> tuple[Column, ...] | None:
+    """The primary key's columns, if all can be bound."""
+    names = next((i.columns for i in relation.indexes if i.primary), ())
+    if not names or any(n in relation.refused for n in names):
+        return None
+    columns = tuple(relation.column(n) for n in names)
+    return columns if all(c.bind for c in columns) else None
+
+
+def _empty(columns: Sequence[Column]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([], c.type) for c in columns], names=[c.name for c in columns]
+    )
+
+
+def _taken(batch: pa.RecordBatch, rows: NDArray[Any]) -> pa.RecordBatch:
+    return batch.take(pa.array(rows))
