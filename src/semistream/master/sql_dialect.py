@@ -40,7 +40,8 @@ class Dialect(ABC):
         self, query: Query, relation: Relation, columns: Sequence[Column], keys: list[pa.Array]
     ) -> str:
         """FROM and WHERE for the rows whose key is among `keys`, which are bound; the table is `t`.
-        The database's equality may be wider than ours, never narrower."""
+        The database's equality may be wider than ours, never narrower; but no row comes twice
+        because two keys are equal to the database."""
 
     def table(self, relation: Relation) -> str:
         return f"{self.quote(relation.schema)}.{self.quote(relation.name)} AS t"

@@ -44,8 +44,9 @@ class MySQL(Dialect):
 
     def bind(self, query: Query, column: Column, value: pa.Array) -> str:
         query.params.append(_texts(column, value)[0].encode())
-        cast = _CASTS.get(column.bind or "", "CAST(? AS {})")
-        return _collated(column, cast.format(_sql_type(column)))
+        if column.bind in ("text", "bytes"):
+            return _key(column, "?")
+        return f"CAST(? AS {_sql_type(column)})"
 
     def match(
         self, query: Query, relation: Relation, columns: Sequence[Column], keys: list[pa.Array]
@@ -66,7 +67,13 @@ class MySQL(Dialect):
             f"k{i} {_sql_type(c, True)} PATH '{path}'"
             for i, (c, path) in enumerate(zip(columns, paths, strict=True))
         ]
-        equal = [f"t.{self.quote(c.name)} = {_key(c, f'w.k{i}')}" for i, c in enumerate(columns)]
+        equal = []
+        for i, column in enumerate(columns):
+            name, value = f"t.{self.quote(column.name)}", f"w.k{i}"
+            equal.append(f"{name} = {_key(column, value)}")
+            if column.bind == "text":  # found by its collation, but each row for its own key only
+                same = name if _charset(column) == "utf8mb4" else f"CONVERT({name} USING utf8mb4)"
+                equal.append(f"CAST({same} AS BINARY) = UNHEX({value})")
         return (
             f"FROM JSON_TABLE(?, '$[*]' COLUMNS({', '.join(shown)})) AS w STRAIGHT_JOIN "
             f"{self.table(relation)} ON {' AND '.join(equal)} WHERE true"
@@ -116,13 +123,12 @@ class MySQL(Dialect):
         query.text = (
             "SELECT CAST(column_name AS CHAR) AS c0, CAST(data_type AS CHAR) AS c1, "
             "CAST(column_type AS CHAR) AS c2, CAST(is_nullable AS CHAR) AS c3, "
-            "CAST(COALESCE(character_set_name, '') AS CHAR) AS c4, "
-            "CAST(COALESCE(collation_name, '') AS CHAR) AS c5 "
+            "CAST(COALESCE(collation_name, '') AS CHAR) AS c4 "
             f"FROM information_schema.columns {where} ORDER BY ordinal_position"
         )
         columns, refused = [], {}
-        for column, kind, declared, nullable, charset, collation in _rows(session, query, 6):
-            made = _column(column, kind.lower(), declared, nullable == "YES", charset, collation)
+        for column, kind, declared, nullable, collation in _rows(session, query, 5):
+            made = _column(column, kind.lower(), declared, nullable == "YES", collation)
             if isinstance(made, str):
                 refused[column] = made
             else:
@@ -144,9 +150,6 @@ class MySQL(Dialect):
         return group_indexes([row for row in found if row[0] not in partly])
 
 
-_CASTS = {"text": "CONVERT(UNHEX(?) USING {})", "bytes": "UNHEX(?)"}
-
-
 def _sql_type(column: Column, table: bool = False) -> str:
     """The type of a bound value: in JSON_TABLE's columns, or for CAST."""
     kind = column.bind
@@ -154,29 +157,27 @@ def _sql_type(column: Column, table: bool = False) -> str:
         return "BIGINT" if table else "SIGNED"
     if kind == "unsigned":
         return "BIGINT UNSIGNED" if table else "UNSIGNED"
-    if kind == "text":
-        return "LONGTEXT CHARACTER SET ascii" if table else _charset(column)
-    if kind == "bytes":
+    if kind in ("text", "bytes"):
         return "LONGTEXT CHARACTER SET ascii"
     return {"date": "DATE", "moment": "DATETIME(6)", "span": "TIME(6)"}.get(kind or "", kind or "")
 
 
 def _key(column: Column, value: str) -> str:
-    """A key out of JSON_TABLE as the column has it. Characters that its character set lacks become
-    question marks, which may find other rows: these are not equal in bytes and go later."""
+    """A key as the column has it; text and bytes came as hexadecimal digits of UTF-8. A character
+    that the column's character set lacks becomes a question mark, which finds rows that are not
+    equal in bytes."""
     if column.bind == "bytes":
         return f"UNHEX({value})"
-    if column.bind == "text":
-        return _collated(column, f"CONVERT(UNHEX({value}) USING {_charset(column)})")
-    return value
+    if column.bind != "text":
+        return value
+    text = f"CONVERT(UNHEX({value}) USING utf8mb4)"
+    if _charset(column) != "utf8mb4":
+        text = f"CONVERT({text} USING {_charset(column)})"
+    return f"{text} COLLATE {column.collation}"
 
 
 def _charset(column: Column) -> str:
     return column.collation.split("_")[0]
-
-
-def _collated(column: Column, value: str) -> str:
-    return f"{value} COLLATE {column.collation}" if column.bind == "text" else value
 
 
 def _texts(column: Column, values: pa.Array) -> list[str]:
@@ -184,9 +185,7 @@ def _texts(column: Column, values: pa.Array) -> list[str]:
     if column.bind == "bytes":
         return [v.hex() for v in values.to_pylist()]
     if column.bind == "text":
-        # CONVERT(binary USING x) takes bytes as being in x already: they go in that character set.
-        name = _PYTHON[_charset(column)]
-        return [v.encode(name, "replace").hex() for v in values.to_pylist()]
+        return [v.encode().hex() for v in values.to_pylist()]
     if column.bind in ("signed", "unsigned"):
         return list(map(str, values.to_pylist()))
     if column.bind == "span":
@@ -195,12 +194,6 @@ def _texts(column: Column, values: pa.Array) -> list[str]:
         values = values.cast(pa.timestamp("us"))
     result: list[str] = values.cast(pa.string()).to_pylist()
     return result
-
-
-# Where a character set is not among these, its columns cannot be keys.
-_PYTHON = {"utf8mb4": "utf-8", "utf8mb3": "utf-8", "utf8": "utf-8", "latin1": "cp1252"}
-_PYTHON |= {"ascii": "ascii", "latin2": "iso8859-2", "cp1251": "cp1251", "ucs2": "utf-16-be"}
-_PYTHON |= {"utf16": "utf-16-be", "utf32": "utf-32-be"}
 
 
 def _clock(micros: int) -> str:
@@ -225,9 +218,7 @@ def _check_version(session: Session, version: str) -> None:
         )
 
 
-def _column(
-    name: str, kind: str, declared: str, nullable: bool, charset: str, collation: str
-) -> Column | str:
+def _column(name: str, kind: str, declared: str, nullable: bool, collation: str) -> Column | str:
     """A column from the catalogue's words; a string says why it cannot be read."""
 
     def made(t: pa.DataType, wired: str, bind: str | None, select: str = "{}") -> Column:
@@ -239,7 +230,7 @@ def _column(
             return made(getattr(pa, f"uint{bits}")(), wired, "unsigned")
         return made(getattr(pa, f"int{bits}")(), wired, "signed")
     if kind in _TEXTS:
-        plain = kind not in ("json", "enum", "set") and charset in _PYTHON
+        plain = kind not in ("json", "enum", "set")
         return made(pa.string(), "var", "text" if plain else None)
     if kind in _BYTES:
         return made(pa.binary(), "var", "bytes")

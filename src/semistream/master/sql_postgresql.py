@@ -77,14 +77,23 @@ class PostgreSQL(Dialect):
     def match(
         self, query: Query, relation: Relation, columns: Sequence[Column], keys: list[pa.Array]
     ) -> str:
-        arrays = [self._array(query, c, k) for c, k in zip(columns, keys, strict=True)]
         if len(columns) == 1:
             name = self.quote(columns[0].name)
-            return f"FROM {self.table(relation)} WHERE t.{name} = ANY({arrays[0]})"
-        names = [f"k{i}" for i in range(len(columns))]
-        equal = [f"t.{self.quote(c.name)} = w.{k}" for c, k in zip(columns, names, strict=True)]
+            array = self._array(query, columns[0], keys[0])
+            return f"FROM {self.table(relation)} WHERE t.{name} = ANY({array})"
+        arrays, equal = [], []
+        for i, (column, values) in enumerate(zip(columns, keys, strict=True)):
+            text = column.bind not in WIDTHS and column.bind != "bytea"
+            arrays.append(self._array(query, column, values, cast=not text))
+            name = f"t.{self.quote(column.name)}"
+            equal.append(f"{name} = w.k{i}" + (f"::{column.bind}" if text else ""))
+            if pa.types.is_string(
+                column.type
+            ):  # each row for its own key only: see `Dialect.match`
+                equal.append(f'{name}::text COLLATE "C" = w.k{i} COLLATE "C"')
+        names = ", ".join(f"k{i}" for i in range(len(columns)))
         return (
-            f"FROM unnest({', '.join(arrays)}) AS w({', '.join(names)}) "
+            f"FROM unnest({', '.join(arrays)}) AS w({names}) "
             f"JOIN {self.table(relation)} ON {' AND '.join(equal)} WHERE true"
         )
 
@@ -101,22 +110,19 @@ class PostgreSQL(Dialect):
             return None if found.all() else found
         return None
 
-    def _array(self, query: Query, column: Column, values: pa.Array) -> str:
+    def _array(self, query: Query, column: Column, values: pa.Array, cast: bool = True) -> str:
         """Bind values as a binary array of the column's type, or of text that is cast to it."""
-        kind = column.bind or ""
+        goal = kind = column.bind or ""
         if kind in WIDTHS:
-            data, cast = _pack_fixed(kind, values), kind
+            data = _pack_fixed(kind, values)
         else:
-            text = values if kind == "bytea" else values.cast(pa.string())
-            data, cast = _pack_var(text), kind
+            data = _pack_var(values if kind == "bytea" else values.cast(pa.string()))
             kind = "bytea" if kind == "bytea" else "text"
         element, oid = _OIDS[kind]
         head = struct.pack(">iiiii", 1, 0, element, len(values), 1)
-        query.params.append(
-            (oid, head + data if len(values) else struct.pack(">iii", 0, 0, element))
-        )
-        number = f"${len(query.params)}"
-        return f"{number}::{kind}[]" if cast == kind else f"{number}::{kind}[]::{cast}[]"
+        query.params.append((oid, head + data))
+        number = f"${len(query.params)}::{kind}[]"
+        return number if goal == kind or not cast else f"{number}::{goal}[]"
 
     # --- the catalogue -------------------------------------------------------------------------
 

@@ -121,3 +121,8 @@ class Session:
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.close()
+
+    def __del__(self) -> None:
+        """Masters are often left to the garbage collector, and servers count connections."""
+        if getattr(self, "_driver", None) is not None:
+            self.close()

@@ -1,0 +1,397 @@
+"""The contract of masters and joins over tables in real databases."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sample_data import HOWS, keys_for, sales
+from servers import execute, load, quote
+
+import semistream as ss
+from semistream.master import from_locator, sql, sql_pages
+from semistream.testing import check_join, check_master
+
+KEYS = {
+    "dense": range(200),
+    "duplicates": [k // 7 for k in range(200)],
+    "one key": [5] * 120,
+    "nulls": [None if k % 5 == 0 else k // 3 for k in range(200)],
+    "nulls only": [None] * 50,
+    "empty": [],
+    "extremes": [-(2**63), 2**63 - 1, 0, -1, 1],
+}
+TYPES = {
+    "postgresql": [pa.int16(), pa.int32(), pa.int64(), pa.bool_(), pa.string(), pa.binary()]
+    + [pa.date32(), pa.time64("us"), pa.timestamp("us"), pa.timestamp("us", "UTC")]
+    + [pa.decimal128(9, 2), pa.decimal256(50, 4)],
+    "mariadb": [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16()]
+    + [pa.uint32(), pa.uint64(), pa.string(), pa.binary(), pa.date32(), pa.duration("us")]
+    + [pa.timestamp("us"), pa.decimal128(9, 2), pa.decimal256(50, 4)],
+}
+SPANS = [dt.timedelta(seconds=-5), dt.timedelta(0), dt.timedelta(hours=400, microseconds=1)]
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch) -> None:
+    monkeypatch.setattr(sql, "PAGE_BYTES", 600)
+    monkeypatch.setattr(sql_pages, "CHUNK_ROWS", 64)
+
+
+def items(keys) -> pa.Table:
+    rows = range(len(keys))
+    return pa.table(
+        {
+            "id": pa.array(keys, pa.int64()),
+            "name": pa.array([None if i % 7 == 0 else f"product {i} ä" for i in rows], pa.string()),
+            "price": pa.array([None if i % 11 == 0 else i / 4 for i in rows], pa.float64()),
+            "cost": pa.array([Decimal(i) / 8 for i in rows], pa.decimal128(12, 3)),
+            "day": pa.array([dt.date(2020, 1, 1) + dt.timedelta(i) for i in rows], pa.date32()),
+        }
+    )
+
+
+def opened(server, name, key, **more):
+    return ss.open_master(server.url(), key, table=name, **more)
+
+
+# --- masters -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", ["index", "pk"])
+@pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
+def test_conforms(server, keys, index) -> None:
+    table = items(list(keys))
+    master = opened(server, load(server, table, ["id"], index), "id", columns=table.column_names)
+    info = check_master(master, table, "id")
+    assert info.indexed
+    assert master.ranges
+    check_master(from_locator(master.locator()), table, "id", rng=2)
+
+
+def test_conforms_for_key_types(server) -> None:
+    rng = random.Random(1)
+    for t in TYPES[server.kind]:
+        keys = keys_for(t, 60, rng)
+        if t == pa.duration("us"):
+            keys = pa.array([rng.choice(SPANS) for _ in range(60)], t)
+        table = pa.table({"key": keys, "v": pa.array(range(60), pa.int32())})
+        master = opened(server, load(server, table, ["key"], "pk"), "key", columns=["v"])
+        assert master.describe().schema.field("key").type == t
+        check_master(master, table, "key")
+
+
+def test_conforms_for_composite_keys(server) -> None:
+    rng = random.Random(2)
+    table = pa.table(
+        {
+            "v": pa.array(range(120), pa.int32()),
+            "b": keys_for(pa.string(), 120, rng),
+            "a": keys_for(pa.int16(), 120, rng),
+        }
+    )
+    name = load(server, table, ["a", "b"], "pk")
+    master = opened(server, name, ["a", "b"], columns=table.column_names)
+    assert not master.ranges
+    check_master(master, table, ["a", "b"])
+
+
+def test_composite_primary_key_is_the_order_of_scans(server) -> None:
+    table = pa.table(
+        {
+            "a": pa.array([i % 9 for i in range(150)], pa.int32()),
+            "b": pa.array([f"b{i}" for i in range(150)]),
+            "v": pa.array(range(150), pa.int32()),
+        }
+    )
+    master = opened(server, load(server, table, ["a", "b"], "primary"), ["a", "b"])
+    assert master.describe().pages > 3
+    check_master(master, table, ["a", "b"])
+
+
+def test_without_an_index_it_is_scanned_only(server) -> None:
+    table = items(range(100))
+    plain = load(server, table, ["id"], "none")
+    execute(server, f"ALTER TABLE {plain} ADD PRIMARY KEY (cost)")
+    master = opened(server, plain, "id")
+    check_master(master, table, "id")
+    with pytest.raises(ss.MasterError, match=r"needs an index on \['id'\]"):
+        ss.SemiStreamJoin(master, "id", algorithm="sweepjoin")
+    heap = opened(server, load(server, table, ["id"], "none"), "id")
+    with pytest.raises(ss.MasterError, match="primary key"):
+        list(heap.batches())
+
+
+def test_where_and_columns(server) -> None:
+    table = items(range(100))
+    name = load(server, table, ["id"], "primary")
+    master = opened(server, name, "id", columns=["price"], where="price < 5 OR id = 99 -- no end")
+    want = [(i, None if i % 11 == 0 else i / 4) for i in range(100)]
+    rows = [r for r in want if (r[1] is not None and r[1] < 5) or r[0] == 99]
+    types = [pa.int64(), pa.float64()]
+    table = pa.table([pa.array(c, t) for c, t in zip(zip(*rows), types)], ["id", "price"])
+    check_master(master, table, "id")
+
+
+def test_a_table_that_changes_meanwhile(server) -> None:
+    """Pages are ranges: new rows belong to one, pages whose rows are gone are empty."""
+    name = load(server, items(range(0, 300, 3)), ["id"], "primary")
+    master = opened(server, name, "id")
+    pages = master.describe().pages
+    assert len(master.first) == pages > 4
+    execute(server, f"DELETE FROM {name} WHERE id BETWEEN 50 AND 200")
+    for key in (-7, 1000, 250):
+        execute(server, f"INSERT INTO {name} (id, name) VALUES ({key}, 'new')")
+    kept = [i for i in range(0, 300, 3) if not 50 <= i <= 200]
+    ids = [i for b in master.batches(["id"]) for i in b.column(0).to_pylist()]
+    assert sorted(ids) == sorted([*kept, -7, 1000, 250])
+    stream = pa.table({"id": pa.array(range(-10, 1010), pa.int64())})
+    for algorithm in ("sweepjoin", "hybridjoin", "ssij", "meshjoin"):
+        out = ss.join_batches(stream.to_batches(), master, "id", algorithm=algorithm, columns=[])
+        found = [i for b in out for i in b.column(0).to_pylist()]
+        assert sorted(found) == sorted(ids), algorithm
+
+
+# --- joins -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("algorithm", ss.ALGORITHMS)
+def test_every_algorithm_gives_exactly_the_join(server, joined, algorithm, how) -> None:
+    master, table = joined[server.kind]
+    rng = random.Random(f"{algorithm} {how}")
+    stream = sales(rng, 150, [None, *range(-3, 60)])
+    check_join(
+        master, stream, on="id", how=how, algorithm=algorithm, memory="4MB", table=table, rng=rng
+    )
+
+
+@pytest.fixture(scope="module")
+def joined(postgresql, mariadb):
+    """A table with duplicates, NULL keys and gaps in each server."""
+    table = items([None if i % 9 == 0 else i // 3 for i in range(150)])
+    patch = pytest.MonkeyPatch()
+    patch.setattr(sql, "PAGE_BYTES", 900)
+    result = {}
+    for server in (postgresql, mariadb):
+        name = load(server, table, ["id"], "pk")
+        result[server.kind] = (opened(server, name, "id", columns=table.column_names), table)
+    patch.undo()
+    return result
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_joins_on_text_and_composite_keys(server, how) -> None:
+    rng = random.Random(how)
+    words = ["a", "A", "ä", "b", "", "a ", "x\\'\"; DROP TABLE t; --", "?", "$1", "long " * 20]
+    table = pa.table(
+        {
+            "b": pa.array([rng.choice(words) for _ in range(120)]),
+            "a": pa.array([rng.randrange(4) for _ in range(120)], pa.int32()),
+            "v": pa.array(range(120), pa.int32()),
+        }
+    )
+    stream = pa.table(
+        {
+            "b": pa.array([rng.choice([*words, "none", None, "\0"]) for _ in range(150)]),
+            "a": pa.array([rng.randrange(5) for _ in range(150)], pa.int64()),
+        }
+    )
+    name = load(server, table, ["a", "b"], "pk")
+    master = opened(server, name, ["a", "b"], columns=table.column_names)
+    for algorithm in ("sweepjoin", "cinlj", "rmeshjoin"):
+        check_join(
+            master, stream, on=["a", "b"], how=how, algorithm=algorithm, memory="4MB", table=table,
+            rng=rng,
+        )  # fmt: skip
+    for algorithm in ("hybridjoin", "xhybridjoin", "ssij"):
+        with pytest.raises(ss.MasterError, match="ranges of keys"):
+            ss.SemiStreamJoin(master, ["a", "b"], algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("postgresql", "char(8)"),
+        ("postgresql", 'text COLLATE "und-ci"'),
+        ("mariadb", "varchar(20) character set utf8mb4 collate utf8mb4_general_ci"),
+        ("mariadb", "char(8) character set latin1 collate latin1_swedish_ci"),
+        ("mariadb", "varchar(20) character set utf8mb4 collate utf8mb4_unicode_nopad_ci"),
+    ],
+)
+def test_collations_never_match_other_keys(kind, column, request) -> None:
+    """The database takes 'a', 'A' and 'a ' for equal; the join does not, and loses none."""
+    server = request.getfixturevalue(kind)
+    if "und-ci" in column:
+        execute(
+            server,
+            'CREATE COLLATION IF NOT EXISTS "und-ci" (provider = icu, '
+            "locale = 'und-u-ks-level2', deterministic = false)",
+        )
+    name = f"collated_{abs(hash(column))}"
+    execute(server, f"CREATE TABLE {name} (k {column}, v int)", f"CREATE INDEX ON {name} (k)"
+            if kind == "postgresql" else f"CREATE INDEX ki ON {name} (k)")  # fmt: skip
+    stored = ["a", "A", "ab", "Ab", "ä", "AB", "b"]
+    execute(
+        server, f"INSERT INTO {name} VALUES (%s, %s)", values=[(w, i) for i, w in enumerate(stored)]
+    )
+    table = pa.table({"k": stored, "v": pa.array(range(7), pa.int32())})
+    stream = pa.table({"k": ["a", "A", "ab", "aB", "ä", "a ", "Ä", "b", "c", "ж", "?"]})
+    master = opened(server, name, "k")
+    for algorithm in ("sweepjoin", "inlj"):
+        for how in HOWS:
+            check_join(master, stream, on="k", how=how, algorithm=algorithm, table=table)
+
+
+def test_values_of_every_type(server) -> None:
+    """Columns that are no keys, with the odd values that each type has."""
+    if server.kind == "postgresql":
+        columns = {
+            "id": "bigint primary key", "u": "uuid", "j": "jsonb", "e": "mood", "c": "char(5)",
+            "f": "real", "n": "numeric(40,2)", "b": "bytea", "z": "timestamptz", "t": "time",
+        }  # fmt: skip
+        execute(server, "CREATE TYPE mood AS ENUM ('sad', 'ok')")
+        row = "(1, 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', '{\"a\": 1}', 'ok', 'ab', 'NaN', -1.5, "
+        row += "'\\x0001ff', '2024-02-29 12:00:00+02', '23:59:59.999999')"
+        want = {
+            "id": 1, "u": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "j": '{"a": 1}', "e": "ok",
+            "c": "ab", "n": Decimal("-1.50"), "b": b"\0\1\xff",
+            "z": dt.datetime(2024, 2, 29, 10, tzinfo=dt.UTC), "t": dt.time(23, 59, 59, 999999),
+        }  # fmt: skip
+    else:
+        columns = {
+            "id": "bigint primary key", "u": "uuid", "j": "json", "e": "enum('sad', 'ok')",
+            "c": "char(5)", "f": "float", "n": "decimal(40,2)", "b": "blob", "z": "timestamp(6)",
+            "t": "time(6)", "y": "year", "s": "set('a','b')",
+        }  # fmt: skip
+        row = "(1, 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', '{\"a\": 1}', 'ok', 'ab', 2.5, -1.5, "
+        row += "x'0001ff', '2024-02-29 10:00:00.5', '-100:00:00.25', 2024, 'a,b')"
+        want = {
+            "id": 1, "u": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "j": '{"a": 1}', "e": "ok",
+            "c": "ab", "f": 2.5, "n": Decimal("-1.50"), "b": b"\0\1\xff",
+            "z": dt.datetime(2024, 2, 29, 10, 0, 0, 500_000, tzinfo=dt.UTC),
+            "t": -dt.timedelta(hours=100, microseconds=250_000), "y": 2024, "s": "a,b",
+        }  # fmt: skip
+    made = ", ".join(f"{n} {t}" for n, t in columns.items())
+    nothing = ", ".join(["NULL"] * (len(columns) - 1))
+    execute(
+        server, f"CREATE TABLE kinds ({made})", f"INSERT INTO kinds VALUES {row}, (2, {nothing})"
+    )
+    found = opened(server, "kinds", "id").lookup(pa.record_batch({"id": [1, 2]})).sort_by("id")
+    first, second = found.to_pylist()
+    assert {k: v for k, v in first.items() if k in want} == want
+    assert [v for k, v in second.items() if k != "id"] == [None] * (len(columns) - 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "said"),
+    [
+        ("postgresql", "integer[]", r"'x' is integer\[\].*columns="),
+        ("postgresql", "numeric", r"'x' is numeric without limits.*columns="),
+        ("postgresql", "interval", r"'x' is interval.*columns="),
+        ("postgresql", "point", r"'x' is point.*columns="),
+        ("mariadb", "bit(3)", r"'x' is bit\(3\).*columns="),
+        ("mariadb", "point", r"'x' is point.*columns="),
+    ],
+)
+def test_types_that_cannot_be_read_are_named(kind, column, said, request) -> None:
+    server = request.getfixturevalue(kind)
+    name = f"odd_{abs(hash(column))}"
+    execute(server, f"CREATE TABLE {name} (id int primary key, v int, x {column})")
+    with pytest.raises(ss.MasterError, match=said):
+        opened(server, name, "id")
+    assert opened(server, name, "id", columns=["v"]).describe().rows == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value"),
+    [
+        ("postgresql", "timestamp", "'infinity'"),
+        ("postgresql", "date", "'-infinity'"),
+        ("postgresql", "numeric(8,2)", "'NaN'"),
+        ("mariadb", "date", "'0000-00-00'"),
+        ("mariadb", "datetime", "'2024-00-00 00:00:00'"),
+    ],
+)
+def test_values_that_arrow_lacks_are_errors_not_nulls(kind, column, value, request) -> None:
+    server = request.getfixturevalue(kind)
+    name = f"lacks_{abs(hash(column + value))}"
+    create = f"CREATE TABLE {name} (id int primary key, x {column})"
+    mode = [] if kind == "postgresql" else ["SET sql_mode = ''"]
+    execute(server, create, *mode, f"INSERT INTO {name} VALUES (1, {value}), (2, NULL)")
+    with pytest.raises(ss.MasterError, match=r"'x'.*where="):
+        opened(server, name, "id").lookup(pa.record_batch({"id": [1]}))
+    found = opened(server, name, "id", where="id > 1").lookup(pa.record_batch({"id": [2]}))
+    assert found["x"].to_pylist() == [None]
+
+
+# --- names -------------------------------------------------------------------------------------
+
+ODD = ['x"; DROP TABLE kept; --', "x`; DROP TABLE kept; --", "a.b", "ä b", "%s", "?", "'"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_names_are_names(server, name) -> None:
+    table = pa.table({name: [3, 1, 2, 1], "v" + name: ["a", "b", "c", "d"]})
+    load(server, table, [name], "pk", "t" + name)
+    schema = "public" if server.kind == "postgresql" else server.database
+    master = ss.open_master(
+        server.url(), name, table=(schema, "t" + name), columns=table.column_names
+    )
+    check_master(master, table, name)
+    execute(server, f"DROP TABLE {quote(server, 't' + name)}")
+
+
+@pytest.mark.parametrize(
+    "name", ["kept; DROP TABLE kept", 'kept" --', "KEPT'", "' OR 1=1 --", "\\"]
+)
+def test_names_that_are_not_there_do_nothing(server, name) -> None:
+    execute(server, "CREATE TABLE IF NOT EXISTS kept (id int primary key)")
+    with pytest.raises(ss.MasterError, match="no table"):
+        ss.open_master(server.url(), "id", table=[name])
+    for arguments in ({"key": name}, {"key": "id", "columns": [name]}):
+        with pytest.raises(ss.SpecError, match="does not exist"):
+            ss.open_master(server.url(), table="kept", **arguments)
+    with pytest.raises(ss.SpecError, match="updated_at"):
+        ss.open_master(server.url(), "id", table="kept", updated_at=name)
+    assert opened(server, "kept", "id").describe().rows == 0
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+
+def test_a_wide_value(server) -> None:
+    """10 MB in one row: fetched alone, within the budget; refused where it cannot fit."""
+    kind = "text" if server.kind == "postgresql" else "longtext"
+    execute(server, f"CREATE TABLE wide (id int primary key, v {kind})")
+    rows = [(i, "x" * (10_000_000 if i == 7 else 10)) for i in range(50)]
+    execute(server, "INSERT INTO wide VALUES (%s, %s)", values=rows)
+    stream = pa.record_batch({"id": pa.array(range(60), pa.int32())})
+    master = opened(server, "wide", "id")
+    out = list(ss.join_batches([stream], master, "id", algorithm="sweepjoin", memory="200MB"))
+    sizes = {i: len(v) for b in out for i, v in zip(*(c.to_pylist() for c in b.columns))}
+    assert sizes == {i: len(v) for i, v in rows}
+    join = ss.SemiStreamJoin(master, "id", algorithm="sweepjoin", memory="20MB")
+    done = []
+    with pytest.raises(ss.BudgetError, match="rows of one key"):
+        for batch in [*join.push(stream), *join.drain()]:
+            done.append(batch)
+    assert join.stats.rows_in == 60
+
+
+def test_fetches_are_divided_to_fit(server) -> None:
+    """Rows much wider than the first ones showed: fewer keys are asked for, nothing is lost."""
+    kind = "text" if server.kind == "postgresql" else "longtext"
+    execute(server, f"CREATE TABLE uneven (id int primary key, v {kind})")
+    rows = [(i, "x" * (20 if i < 300 else 20_000)) for i in range(600)]
+    execute(server, "INSERT INTO uneven VALUES (%s, %s)", values=rows)
+    table = pa.table({"id": pa.array(range(600), pa.int32()), "v": [v for _, v in rows]})
+    stream = pa.table({"id": pa.array(np.arange(650), pa.int32())})
+    check_join(
+        opened(server, "uneven", "id"), stream, on="id", how="left", algorithm="sweepjoin",
+        memory="3MB", table=table,
+    )  # fmt: skip
