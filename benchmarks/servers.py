@@ -1,7 +1,7 @@
 """Private database servers for tests and benchmarks: own folder, own port, loopback only.
 
 Each is a child process, stopped by its own process id. Nothing that runs on the machine already is
-asked, used or stopped. Durability is off: what they hold is thrown away.
+asked, used or stopped. What they hold survives the end of a server, not that of the machine.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class PostgreSQL(Server):
     def _command(self) -> list[str]:
         settings = {
             "listen_addresses": "127.0.0.1", "port": str(self.port), "fsync": "off",
-            "unix_socket_directories": "", "synchronous_commit": "off", "full_page_writes": "off",
+            "unix_socket_directories": "", "full_page_writes": "off",
             "max_wal_size": "4GB", "shared_buffers": "256MB", "max_connections": "60",
         }  # fmt: skip
         flags = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
@@ -203,7 +203,7 @@ class MariaDB(Server):
         return [
             program("mariadbd", "mysqld"), "--no-defaults", f"--datadir={self.folder / 'data'}",
             f"--socket={self.folder / 'socket'}", f"--port={self.port}", "--bind-address=127.0.0.1",
-            "--skip-log-bin", "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve",
+            "--skip-log-bin", "--innodb-flush-log-at-trx-commit=2", "--skip-name-resolve",
             "--innodb-buffer-pool-size=1G", f"--init-file={self.folder / 'first.sql'}",
             "--local-infile=1", "--max-connections=60", "--innodb-doublewrite=0",
             f"--pid-file={self.folder / 'pid'}", "--innodb-flush-method=nosync",

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
+
 from benchmarks.servers import MariaDB, PostgreSQL, Server
 
 _NUMBERS = itertools.count()

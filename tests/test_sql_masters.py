@@ -25,13 +25,12 @@ KEYS = {
     "empty": [],
     "extremes": [-(2**63), 2**63 - 1, 0, -1, 1],
 }
+_BOTH = (pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.date32())
+_BOTH += (pa.timestamp("us"), pa.decimal128(9, 2), pa.decimal256(50, 4))
+_UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 TYPES = {
-    "postgresql": [pa.int16(), pa.int32(), pa.int64(), pa.bool_(), pa.string(), pa.binary()]
-    + [pa.date32(), pa.time64("us"), pa.timestamp("us"), pa.timestamp("us", "UTC")]
-    + [pa.decimal128(9, 2), pa.decimal256(50, 4)],
-    "mariadb": [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16()]
-    + [pa.uint32(), pa.uint64(), pa.string(), pa.binary(), pa.date32(), pa.duration("us")]
-    + [pa.timestamp("us"), pa.decimal128(9, 2), pa.decimal256(50, 4)],
+    "postgresql": (*_BOTH, pa.bool_(), pa.time64("us"), pa.timestamp("us", "UTC")),
+    "mariadb": (*_BOTH, *_UNSIGNED, pa.int8(), pa.duration("us")),
 }
 SPANS = [dt.timedelta(seconds=-5), dt.timedelta(0), dt.timedelta(hours=400, microseconds=1)]
 
@@ -133,7 +132,10 @@ def test_where_and_columns(server) -> None:
     want = [(i, None if i % 11 == 0 else i / 4) for i in range(100)]
     rows = [r for r in want if (r[1] is not None and r[1] < 5) or r[0] == 99]
     types = [pa.int64(), pa.float64()]
-    table = pa.table([pa.array(c, t) for c, t in zip(zip(*rows), types)], ["id", "price"])
+    table = pa.table(
+        [pa.array(c, t) for c, t in zip(zip(*rows, strict=True), types, strict=True)],
+        ["id", "price"],
+    )
     check_master(master, table, "id")
 
 
@@ -373,13 +375,15 @@ def test_a_wide_value(server) -> None:
     stream = pa.record_batch({"id": pa.array(range(60), pa.int32())})
     master = opened(server, "wide", "id")
     out = list(ss.join_batches([stream], master, "id", algorithm="sweepjoin", memory="200MB"))
-    sizes = {i: len(v) for b in out for i, v in zip(*(c.to_pylist() for c in b.columns))}
+    sizes = {
+        i: len(v) for b in out for i, v in zip(*(c.to_pylist() for c in b.columns), strict=True)
+    }
     assert sizes == {i: len(v) for i, v in rows}
     join = ss.SemiStreamJoin(master, "id", algorithm="sweepjoin", memory="20MB")
-    done = []
+    before = list(join.push(stream))
     with pytest.raises(ss.BudgetError, match="rows of one key"):
-        for batch in [*join.push(stream), *join.drain()]:
-            done.append(batch)
+        list(join.drain())
+    assert not before
     assert join.stats.rows_in == 60
 
 
