@@ -6,6 +6,7 @@ asked, used or stopped. What they hold survives the end of a server, not that of
 
 from __future__ import annotations
 
+import atexit
 import os
 import pwd
 import shutil
@@ -52,10 +53,11 @@ class Server:
     database: str
     accounts: tuple[str, ...]  # that it may run as where we are root
 
-    def __init__(self) -> None:
-        self.port = free_port()
+    def __init__(self, memory_mb: int = 128) -> None:
+        self.port, self.memory_mb = free_port(), memory_mb
         self.folder = Path(tempfile.mkdtemp(prefix=f"semistream-{self.kind}-"))
         self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.remove)  # should nobody get that far
         self._account = self._other_account()
         if self._account:
             shutil.chown(self.folder, self._account)
@@ -123,6 +125,7 @@ class Server:
         self._signal(signal.SIGQUIT if self.kind == "postgresql" else signal.SIGKILL)
 
     def remove(self) -> None:
+        atexit.unregister(self.remove)
         self.stop()
         self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -154,7 +157,7 @@ class PostgreSQL(Server):
         settings = {
             "listen_addresses": "127.0.0.1", "port": str(self.port), "fsync": "off",
             "unix_socket_directories": "", "full_page_writes": "off",
-            "max_wal_size": "4GB", "shared_buffers": "256MB", "max_connections": "60",
+            "max_wal_size": "4GB", "shared_buffers": f"{self.memory_mb}MB", "max_connections": "60",
         }  # fmt: skip
         flags = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return [program("postgres"), "-D", str(self.folder / "data"), *flags]
@@ -204,7 +207,7 @@ class MariaDB(Server):
             program("mariadbd", "mysqld"), "--no-defaults", f"--datadir={self.folder / 'data'}",
             f"--socket={self.folder / 'socket'}", f"--port={self.port}", "--bind-address=127.0.0.1",
             "--skip-log-bin", "--innodb-flush-log-at-trx-commit=2", "--skip-name-resolve",
-            "--innodb-buffer-pool-size=1G", f"--init-file={self.folder / 'first.sql'}",
+            f"--innodb-buffer-pool-size={self.memory_mb}M", f"--init-file={self.folder / 'first.sql'}",
             "--local-infile=1", "--max-connections=60", "--innodb-doublewrite=0",
             f"--pid-file={self.folder / 'pid'}", "--innodb-flush-method=nosync",
         ]  # fmt: skip

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import Chunks
+from ..columns import Chunks, group_rows
 from ..errors import MasterError, SpecError
 from ..kernels import search
 from ..keys import codes_of, key_coder, not_null
@@ -29,6 +29,7 @@ from ..keys import codes_of, key_coder, not_null
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 NOTHING: I64 = np.zeros(0, np.int64)
+LOOKUP_BYTES = 8 << 20  # that a lookup reads at a time, where nothing is mapped
 
 
 @dataclass(frozen=True)
@@ -152,15 +153,49 @@ class Master(ABC):
         encoded = coder.encode(keys)
         usable = slice(None) if encoded.usable is None else encoded.usable
         codes = np.unique(encoded.codes[usable])
+        parts = [info.schema.empty_table()]
+        for pages, asked, low, high in self._needed_blocks(codes, info.schema.names):
+            start, count = np.empty(len(asked), np.int64), np.empty(len(asked), np.int32)
+            first, last = pages.bounds
+            search.match_sorted(
+                asked, low, high, first, last, pages.codes, pages.rows, start, count
+            )
+            found = start >= 0
+            rows = pages.columns.gather(group_rows(pages.columns, start[found], count[found]))
+            parts.append(pa.Table.from_arrays(rows, schema=info.schema))
+        table = pa.concat_tables(parts)
+        if not coder.verify:
+            return table
+        keep = None if encoded.usable is None else pa.array(encoded.usable)
+        wanted = [a if keep is None else a.filter(keep) for a in encoded.arrays]
+        return _keep_keys(table, info.key, wanted)
+
+    def _needed_blocks(
+        self, codes: I64, columns: Sequence[str]
+    ) -> Iterator[tuple[Pages, I64, I32, I32]]:
+        """Blocks of the pages that sorted codes may be on: (pages, the codes that may be there, and
+        for each where in the block it may begin and end)."""
         low, high = self.seek(codes)
-        wanted = sorted({p for a, b in zip(low, high, strict=True) for p in range(a, b)})
-        parts = [self.table(self.read(np.array([p], np.int64), info.schema.names)) for p in wanted]
-        table = pa.concat_tables([info.schema.empty_table(), *parts])
-        if encoded.usable is not None:
-            wanted_keys = [a.filter(pa.array(encoded.usable)) for a in encoded.arrays]
-        else:
-            wanted_keys = encoded.arrays
-        return _keep_keys(table, info.key, wanted_keys)
+        wanted = np.zeros(self.describe().pages, np.bool_)
+        search.mark_pages(low, high, wanted)
+        view = self.view(columns)
+        if view is not None:
+            self.touch(wanted)
+            yield view, codes, low, high
+            return
+        numbers = np.flatnonzero(wanted).astype(np.int64)
+        ends = np.cumsum(self.page_bytes(numbers))
+        at = 0
+        while at < len(numbers):
+            done = int(ends[at - 1]) if at else 0
+            stop = max(at + 1, int(np.searchsorted(ends, done + LOOKUP_BYTES, "right")))
+            stop = min(stop, at + (self.block_pages or stop))
+            block = numbers[at:stop]
+            a = int(np.searchsorted(high, block[0], "right"))
+            b = int(np.searchsorted(low, block[-1], "right"))
+            here = [np.searchsorted(block, x[a:b]).astype(np.int32) for x in (low, high)]
+            yield self.read(block, columns), codes[a:b], here[0], here[1]
+            at = stop
 
     def fetch(
         self, keys: pa.RecordBatch, columns: Sequence[str], max_bytes: int | None = None

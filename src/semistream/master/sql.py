@@ -37,7 +37,7 @@ I64 = NDArray[np.int64]
 PAGE_BYTES = 128 << 10
 MOST_COUNTED = 2_000_000  # rows that are counted; beyond, the catalogue's estimate will do
 SAMPLE_ROWS, SAMPLE_BYTES = 256, 4 << 20
-LOOKUP_KEYS = 5_000
+LOOKUP_KEYS = 10_000
 
 
 @dataclass(frozen=True)
