@@ -207,7 +207,8 @@ class MariaDB(Server):
             program("mariadbd", "mysqld"), "--no-defaults", f"--datadir={self.folder / 'data'}",
             f"--socket={self.folder / 'socket'}", f"--port={self.port}", "--bind-address=127.0.0.1",
             "--skip-log-bin", "--innodb-flush-log-at-trx-commit=2", "--skip-name-resolve",
-            f"--innodb-buffer-pool-size={self.memory_mb}M", f"--init-file={self.folder / 'first.sql'}",
+            f"--innodb-buffer-pool-size={self.memory_mb}M",
+            f"--init-file={self.folder / 'first.sql'}",
             "--local-infile=1", "--max-connections=60", "--innodb-doublewrite=0",
             f"--pid-file={self.folder / 'pid'}", "--innodb-flush-method=nosync",
         ]  # fmt: skip

@@ -123,6 +123,23 @@ def test_without_an_index_it_is_scanned_only(server) -> None:
     heap = opened(server, load(server, table, ["id"], "none"), "id")
     with pytest.raises(ss.MasterError, match="primary key"):
         list(heap.batches())
+    for algorithm in ("meshjoin", "memory"):
+        with pytest.raises(ss.MasterError, match="primary key"):
+            ss.SemiStreamJoin(heap, "id", algorithm=algorithm)
+
+
+def test_a_view_is_asked_by_key(server) -> None:
+    """What cannot be read as it is can be cast in a view; nobody sees the index behind it."""
+    table = items(range(50))
+    name = load(server, table, ["id"], "primary")
+    text = "text" if server.kind == "postgresql" else "char"
+    execute(server, f"CREATE VIEW {name}_v AS SELECT id, CAST(cost AS {text}) AS cost FROM {name}")
+    master = opened(server, f"{name}_v", "id")
+    shown = table.select(["id"]).append_column("cost", table["cost"].cast(pa.string()))
+    join = ss.SemiStreamJoin(master, "id")
+    assert join.algorithm.name == "sweepjoin"
+    stream = pa.table({"id": pa.array(range(40, 60), pa.int64())})
+    check_join(master, stream, on="id", how="left", table=shown, memory="4MB")
 
 
 def test_where_and_columns(server) -> None:

@@ -74,7 +74,7 @@ def test_a_task_does_not_show_the_password(server, tables) -> None:
 def test_an_error_in_a_task_does_not_show_the_password(own_table, spark, tmp_path) -> None:
     """The server goes away after the driver has looked at it: Spark prints whole tracebacks."""
     server, name = own_table
-    url = server.url(more=f"?table={name}&deadline=1s")
+    url = server.url(more=f"?table={name}&deadline=200ms")
     result = enrich(frame(spark, SALES), url, on="id", memory_per_task="8MB", algorithm="inlj")
     server.stop()
     with pytest.raises(Exception, match="DatabaseError") as caught:

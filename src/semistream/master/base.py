@@ -96,6 +96,7 @@ class Master(ABC):
     block_pages: int | None = None  # the most pages one block may have, where pages may overlap
     by_key: bool = False  # True: `fetch` brings the rows of many keys at once, as databases do
     ranges: bool = True  # False: keys can be fetched, but pages are not in the order of codes
+    scans: bool = True  # False: there is no order to read all rows in, a part at a time
     ages: bool = False  # True: rows must not be kept for good; see `ttl` and `changes`
     ttl: float | None = None  # seconds after which a row must be asked for again
 
@@ -256,6 +257,13 @@ class Master(ABC):
             f"the master {info.name} has no index on {list(info.key)}, so it cannot {what}; use "
             'algorithm="meshjoin", or build a store from it with Store.create'
         )
+
+
+def no_order(name: str) -> str:
+    return (
+        f"{name} has neither an ordered index on its key nor a primary key that rows could be read "
+        "in the order of; add one, or use sweepjoin, inlj or cinlj"
+    )
 
 
 def _keep_keys(table: pa.Table, key: Sequence[str], keys: list[pa.Array]) -> pa.Table:

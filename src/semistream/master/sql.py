@@ -24,7 +24,7 @@ from ..columns import Chunks
 from ..errors import MasterError, SpecError
 from ..keys import codes_of, is_natural, key_coder, not_null
 from ..layout import row_bytes
-from .base import NOTHING, Master, MasterInfo, Pages, Traffic
+from .base import NOTHING, Master, MasterInfo, Pages, Traffic, no_order
 from .sql_changes import Changes
 from .sql_columns import Column, Relation
 from .sql_dialect import Dialect, choose_columns, names_of
@@ -126,6 +126,7 @@ class SqlMaster(Master):
             unique=natural and _is_unique(relation, spec.key),
             version=None,
             name=shown,
+            resident_bytes=48 * (self._main.pages + self._null.pages),  # where pages begin
         )
 
     # --- what there is -------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class SqlMaster(Master):
         else:
             order, present = primary or (), None
             keyed = rows
-        self._order = order
+        self.scans = bool(order)
         count = -(-keyed // page_rows) if order else int(keyed > 0)
         self._main = Segment(self._table, present, order, count, keyed)
         nulls = rows - keyed
@@ -208,11 +209,8 @@ class SqlMaster(Master):
 
     def scan(self, start: int, max_bytes: int, columns: Sequence[str]) -> Pages:
         self.check_columns(columns)
-        if not self._order and self._main.pages + self._null.pages > 0:
-            raise MasterError(
-                f"{self._info.name} has neither an ordered index on its key nor a primary key that "
-                "rows could be read in the order of; add one, or use sweepjoin, inlj or cinlj"
-            )
+        if not self.scans:
+            raise MasterError(no_order(self._info.name))
         if start >= self._main.pages:
             number = start - self._main.pages
             batch = self._rows(self._null, number, number, columns)

@@ -71,7 +71,7 @@ class Connection(Driver):
             if "MariaDB" in self._connection.get_server_info():
                 cursor.execute("SET max_statement_time = %s", [place.statement_timeout])
             else:
-                limit = int(1000 * place.statement_timeout)
+                limit = max(1, int(1000 * place.statement_timeout))
                 cursor.execute("SET max_execution_time = %s", [limit])
 
     def close(self) -> None:

@@ -261,7 +261,7 @@ class _Connection(Driver):
         psycopg = _import()
         settings = (
             "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY; SET timezone = 'UTC'; "
-            f"SET statement_timeout = {int(1000 * place.statement_timeout)}; "
+            f"SET statement_timeout = {max(1, int(1000 * place.statement_timeout))}; "
             "SET client_encoding = 'UTF8'; SET jit = off"
         )
         arguments: dict[str, Any] = {"application_name": "semistream", **place.options}
@@ -326,12 +326,12 @@ class _Connection(Driver):
         """The next result, waiting until `end` for it."""
         unsent = pgconn.flush()
         while unsent or pgconn.is_busy():
-            left = end - time.monotonic()
-            writes = [pgconn.socket] if unsent else []
-            ready = select.select([pgconn.socket], writes, [], max(0.0, left))
-            if not any(ready):
+            poll = select.poll()
+            poll.register(pgconn.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
+            ready = poll.poll(max(0.0, 1000 * (end - time.monotonic())))
+            if not ready:
                 raise FailedError("the server does not answer", again=True)
-            if ready[0]:
+            if ready[0][1] & ~select.POLLOUT:
                 pgconn.consume_input()
             unsent = pgconn.flush()
         return pgconn.get_result()

@@ -8,6 +8,7 @@ Nothing else is repeated. No failure ever passes for "no rows".
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from abc import ABC, abstractmethod
@@ -24,6 +25,9 @@ from .sql_url import Place, Secret
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 GRACE = 2.0  # seconds beyond the statement's own timeout, before the client gives up on an answer
+
+
+_ABANDONED: list[Any] = []  # kept, for their own clean-up would talk to the server
 
 
 class FailedError(Exception):
@@ -58,6 +62,10 @@ class Driver(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
+    def abandon(self) -> None:
+        """Let go of a connection that another process goes on using: say nothing on it."""
+        _ABANDONED.append(self)
+
 
 class Session:
     """`sleep`, `clock` and `rng` can be replaced, for tests."""
@@ -74,6 +82,7 @@ class Session:
         self._clock, self._sleep = clock, sleep
         self._rng = rng if rng is not None else random.Random()
         self._driver: Driver | None = None
+        self._pid = os.getpid()
         self._password: Secret | None = None
 
     def select(
@@ -101,11 +110,14 @@ class Session:
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     def _once(self, query: Query, columns: Sequence[Column], limit: int | None) -> list[pa.Array]:
+        if self._driver is not None and self._pid != os.getpid():
+            self._driver.abandon()  # inherited by a fork: it is the parent's
+            self._driver = None
         if self._driver is None:
             driver = self._make()
             self._password = self.place.password()
             driver.open(self.place, self._password)
-            self._driver = driver
+            self._driver, self._pid = driver, os.getpid()
         within = self.place.statement_timeout + GRACE
         return self._driver.select(query, columns, limit, within)
 
@@ -120,7 +132,7 @@ class Session:
     def close(self) -> None:
         driver, self._driver = self._driver, None
         if driver is not None:
-            driver.close()
+            driver.close() if self._pid == os.getpid() else driver.abandon()
 
     def __del__(self) -> None:
         """Masters are often left to the garbage collector, and servers count connections."""
