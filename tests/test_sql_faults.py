@@ -9,11 +9,13 @@ import threading
 import traceback
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from servers import KINDS, execute, load
 
 import semistream as ss
 from benchmarks.servers import PASSWORD, START
+from semistream.cli import main
 from semistream.master import sql_session
 from semistream.master.sql import open_sql
 from semistream.master.sql_columns import Column
@@ -275,6 +277,20 @@ def test_nothing_that_is_logged_has_the_password(server, caplog) -> None:
         ss.open_master(server.url(), "id", table=name, where="nonsense(")
     told = [master, master.locator(), master.describe(), master.spec, join.stats, join.spec]
     assert PASSWORD not in caplog.text + "".join(map(repr, told)) + repr(join.snapshot())
+
+
+def test_the_command_line_does_not_show_it(server, tmp_path, capsys) -> None:
+    name = load(server, numbers(30), ["id"], "primary")
+    pq.write_table(STREAM, tmp_path / "in.parquet")
+    url = server.url(more=f"?table={name}")
+    words = ["enrich", str(tmp_path / "in.parquet"), str(tmp_path / "out.parquet"), "--on", "id"]
+    assert main([*words, "--master", url]) == 0
+    assert main([*words, "--master", url, "--overwrite", "--json"]) == 0
+    assert main([*words, "--master", url + "_gone", "--overwrite"]) != 0
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 14
+    printed = capsys.readouterr()
+    assert name in printed.out
+    assert PASSWORD not in printed.out + printed.err
 
 
 def test_a_missing_driver_names_the_extra(server, monkeypatch) -> None:
