@@ -222,7 +222,7 @@ def test_joins_on_text_and_composite_keys(server, how) -> None:
     )
     name = load(server, table, ["a", "b"], "pk")
     master = opened(server, name, ["a", "b"], columns=table.column_names)
-    for algorithm in ("sweepjoin", "cinlj", "rmeshjoin"):
+    for algorithm in ("sweepjoin", "cinlj", "rmeshjoin", "cmeshjoin"):
         check_join(
             master, stream, on=["a", "b"], how=how, algorithm=algorithm, memory="4MB", table=table,
             rng=rng,

@@ -36,8 +36,10 @@ from .store_write import design
 I64 = NDArray[np.int64]
 PAGE_BYTES = 128 << 10
 MOST_COUNTED = 2_000_000  # rows that are counted; beyond, the catalogue's estimate will do
+WELL_KNOWN_ROWS = 10_000  # of a table whose statistics say something
 SAMPLE_ROWS, SAMPLE_BYTES = 256, 4 << 20
 LOOKUP_KEYS = 10_000
+MOST_BYTES = 512 << 20  # of one result
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,16 @@ class SqlMaster(Master):
                 count = max(1, count // 16)
                 continue
             seen = found.nbytes // max(1, len(found))
-            return int(max(seen, row_bytes(self._design.schema, 8)))
+            return int(max(seen, row_bytes(self._design.schema, 8), self._share()))
+
+    def _share(self) -> int:
+        """What the catalogue says about the width of rows, for the columns that are read; the first
+        rows may be narrower than most. Of small tables it knows little more than one block."""
+        relation = self._table.relation
+        if relation.rows < WELL_KNOWN_ROWS:
+            return 0
+        every = len(relation.columns) + len(relation.refused)
+        return relation.row_bytes * len(self.columns) // max(1, every)
 
     def _lay_out(self, relation: Relation, rows: int, keyed: int, page_rows: int) -> None:
         """Which order rows are read in, and in how many pages."""
@@ -258,7 +269,14 @@ class SqlMaster(Master):
         if conditions is None:
             return _empty(needed)
         query.text = f"{self._table.select(needed)} {self._table.from_(conditions)}"
-        return self._sorted(self.session.select(query, needed))
+        try:
+            return self._sorted(self.session.select(query, needed, MOST_BYTES))
+        except TooBigError:
+            raise MasterError(
+                f"rows between two keys of {self._info.name} have over {MOST_BYTES} bytes; leave "
+                "wide columns out with columns=[...], or use sweepjoin, which asks for less at a "
+                "time"
+            ) from None
 
     def _needed(self, columns: Sequence[str]) -> list[Column]:
         wanted = {*self.spec.key, *columns}
@@ -349,9 +367,16 @@ class SqlMaster(Master):
             table = table.filter(pa.array(encoded.usable))
         wanted = table.group_by(list(self.spec.key)).aggregate([])
         parts = [pa.Table.from_batches([_empty(self.columns)])]
-        for at in range(0, wanted.num_rows, LOOKUP_KEYS):
-            some = wanted.slice(at, LOOKUP_KEYS).combine_chunks().to_batches()[0]
-            parts.append(pa.Table.from_batches([self._fetch(some, self.columns, None)]))
+        at, count = 0, LOOKUP_KEYS
+        while at < wanted.num_rows:
+            some = wanted.slice(at, count).combine_chunks().to_batches()[0]
+            try:
+                found = self._fetch(some, self.columns, MOST_BYTES if count > 1 else None)
+            except TooBigError:
+                count = max(1, count // 4)
+                continue
+            parts.append(pa.Table.from_batches([found]))
+            at += count
         return self._only(pa.concat_tables(parts), wanted).cast(self._design.schema)
 
     def _only(self, rows: pa.Table, wanted: pa.Table) -> pa.Table:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import MasterError
+from .base import TooBigError
 
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
@@ -55,6 +56,7 @@ class Relation:
     indexes: tuple[Index, ...]
     rows: int  # an estimate
     is_view: bool
+    row_bytes: int  # an estimate, 0 where there is none; all columns, perhaps compressed
 
     def column(self, name: str) -> Column:
         return next(c for c in self.columns if c.name == name)
@@ -76,6 +78,8 @@ def fixed_array(t: pa.DataType, data: U8, valid: Mask, nulls: int) -> pa.Array:
 def var_array(column: Column, ends: I64, data: U8, valid: Mask, nulls: int) -> pa.Array:
     """Strings or bytes; decimals come as strings and are read here."""
     t = column.type
+    if ends[-1] >= 1 << 31:
+        raise TooBigError
     text = pa.string() if pa.types.is_decimal(t) else t
     buffers = [bitmap(valid, nulls), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
     array = pa.Array.from_buffers(text, len(valid), buffers, null_count=nulls)

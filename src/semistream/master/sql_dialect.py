@@ -14,6 +14,7 @@ from ..errors import MasterError, SpecError
 from .sql_columns import Column, Index, Relation
 from .sql_session import Driver, Query, Session
 
+KEYS = "semistream_key_"  # names of bound keys; the user's own condition must not meet them
 I64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 

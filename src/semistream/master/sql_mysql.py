@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import MasterError
 from .sql_columns import Column, Relation
-from .sql_dialect import Dialect, group_indexes, integers, refusal
+from .sql_dialect import KEYS, Dialect, group_indexes, integers, refusal
 from .sql_mysql_wire import Connection
 from .sql_session import Driver, Query, Session
 
@@ -64,12 +64,12 @@ class MySQL(Dialect):
         query.params.append((json if rows else "[]").encode())
         paths = ["$"] if len(columns) == 1 else [f"$[{i}]" for i in range(len(columns))]
         shown = [
-            f"k{i} {_sql_type(c, True)} PATH '{path}'"
+            f"{KEYS}{i} {_sql_type(c, True)} PATH '{path}'"
             for i, (c, path) in enumerate(zip(columns, paths, strict=True))
         ]
         equal = []
         for i, column in enumerate(columns):
-            name, value = f"t.{self.quote(column.name)}", f"w.k{i}"
+            name, value = f"t.{self.quote(column.name)}", f"w.{KEYS}{i}"
             equal.append(f"{name} = {_key(column, value)}")
             if column.bind == "text":  # found by its collation, but each row for its own key only
                 same = name if _charset(column) == "utf8mb4" else f"CONVERT({name} USING utf8mb4)"
@@ -97,17 +97,18 @@ class MySQL(Dialect):
         query.text = (
             "SELECT CAST(table_schema AS CHAR) AS c0, CAST(table_name AS CHAR) AS c1, "
             "CAST(table_type AS CHAR) AS c2, CAST(COALESCE(table_rows, 0) AS CHAR) AS c3, "
-            f"CAST(version() AS CHAR) AS c4 FROM information_schema.tables {where}"
+            "CAST(version() AS CHAR) AS c4, CAST(COALESCE(avg_row_length, 0) AS CHAR) AS c5 "
+            f"FROM information_schema.tables {where}"
         )
-        found = _rows(session, query, 5)
+        found = _rows(session, query, 6)
         if not found:
             return None
-        schema, name, kind, estimate, version = found[0]
+        schema, name, kind, estimate, version, width = found[0]
         _check_version(session, version)
         columns, refused = self._columns(session, schema, name)
         return Relation(
             schema, name, columns, refused, self._indexes(session, schema, name), int(estimate),
-            "VIEW" in kind,
+            "VIEW" in kind, int(width),
         )  # fmt: skip
 
     def _where(self, query: Query, session: Session, schema: str | None, name: str) -> str:

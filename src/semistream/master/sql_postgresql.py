@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..errors import MasterError
 from ..kernels import wire
 from .sql_columns import Column, Relation, fixed_array, no_value, var_array
-from .sql_dialect import Dialect, group_indexes, integers, refusal
+from .sql_dialect import KEYS, Dialect, group_indexes, integers, refusal
 from .sql_session import Driver, FailedError, Query, Session, TooBigError
 from .sql_url import Place, Secret
 
@@ -86,12 +86,12 @@ class PostgreSQL(Dialect):
             text = column.bind not in WIDTHS and column.bind != "bytea"
             arrays.append(self._array(query, column, values, cast=not text))
             name = f"t.{self.quote(column.name)}"
-            equal.append(f"{name} = w.k{i}" + (f"::{column.bind}" if text else ""))
+            equal.append(f"{name} = w.{KEYS}{i}" + (f"::{column.bind}" if text else ""))
             if pa.types.is_string(
                 column.type
             ):  # each row for its own key only: see `Dialect.match`
-                equal.append(f'{name}::text COLLATE "C" = w.k{i} COLLATE "C"')
-        names = ", ".join(f"k{i}" for i in range(len(columns)))
+                equal.append(f'{name}::text COLLATE "C" = w.{KEYS}{i} COLLATE "C"')
+        names = ", ".join(f"{KEYS}{i}" for i in range(len(columns)))
         return (
             f"FROM unnest({', '.join(arrays)}) AS w({names}) "
             f"JOIN {self.table(relation)} ON {' AND '.join(equal)} WHERE true"
@@ -135,14 +135,15 @@ class PostgreSQL(Dialect):
         query.text = (
             "SELECT c.oid::text AS c0, n.nspname::text AS c1, c.relname::text AS c2, "
             "c.relkind::text AS c3, c.reltuples::bigint::text AS c4, "
-            "current_setting('server_encoding') AS c5 "
+            "current_setting('server_encoding') AS c5, "
+            "(pg_table_size(c.oid) / greatest(c.reltuples, 1))::bigint::text AS c6 "
             "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
             f"WHERE c.relname = {who} AND {where} AND c.relkind IN ('r','p','v','m','f')"
         )
-        found = _rows(session, query, 6)
+        found = _rows(session, query, 7)
         if not found:
             return None
-        oid, schema, name, kind, estimate, encoding = found[0]
+        oid, schema, name, kind, estimate, encoding, width = found[0]
         if encoding != "UTF8":
             raise MasterError(
                 f"{session.place.shown} keeps text as {encoding}; only UTF8 databases are supported"
@@ -150,7 +151,7 @@ class PostgreSQL(Dialect):
         columns, refused = self._columns(session, oid)
         return Relation(
             schema, name, columns, refused, self._indexes(session, oid), max(0, int(estimate)),
-            kind in "vf",
+            kind in "vf", int(width) if int(estimate) > 0 else 0,
         )  # fmt: skip
 
     def _columns(self, session: Session, oid: str) -> tuple[tuple[Column, ...], dict[str, str]]:
