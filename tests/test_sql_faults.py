@@ -70,7 +70,6 @@ def test_killed_and_restarted(own) -> None:
     with pytest.raises(ss.DatabaseError) as caught:
         out += list(join.drain())
     assert PASSWORD not in shown(caught.value)
-    assert "tried" in str(caught.value)
     assert join.stats.waiting + join.stats.rows_matched + join.stats.rows_unmatched == 1_000
     assert not join.stats.rows_unmatched, "a failed lookup is never a miss"
     own.start()
@@ -100,7 +99,7 @@ def test_a_connection_cut_in_mid_result(server, proxy) -> None:
 def test_a_server_that_hangs(server, proxy) -> None:
     table = numbers()
     name = load(server, table, ["id"], "primary")
-    url = server.url(proxy.port, more="?statement_timeout=100ms&deadline=200ms")
+    url = server.url(proxy.port, more="?statement_timeout=1500ms&deadline=1s")
     master = ss.open_master(url + "&connect_timeout=1s", "id", table=name)
     join = left_join(master)
     out = list(join.push(STREAM.to_batches()[0]))
