@@ -17,7 +17,6 @@ import semistream as ss
 from benchmarks.servers import PASSWORD, START
 from semistream.cli import main
 from semistream.master import sql_session
-from semistream.master.sql import open_sql
 from semistream.master.sql_columns import Column
 from semistream.master.sql_session import Driver, FailedError, Query, Session
 from semistream.master.sql_url import Secret, parse_url
@@ -297,4 +296,4 @@ def test_a_missing_driver_names_the_extra(server, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, module, None)
     extra = "postgresql" if server.kind == "postgresql" else "mysql"
     with pytest.raises(ss.MasterError, match=rf"pip install 'semistream\[{extra}\]'"):
-        open_sql(server.url(), "id", "t", None, None, None, None, None)
+        ss.open_master(server.url(), "id", table="t")

@@ -13,7 +13,8 @@ from ..errors import MasterError, SpecError
 from .base import Master, MasterInfo, Pages
 from .memory import MemoryMaster
 from .parquet import ParquetMaster
-from .sql import SqlMaster, open_sql
+from .sql import SqlMaster
+from .sql_spec import sql_spec
 from .sql_url import is_database
 from .store import Store
 from .store_format import versions
@@ -42,10 +43,11 @@ def open_master(
     """
     if is_database(source):
         named = _need_key(key, "a table in a database")
-        return open_sql(str(source), named, table, columns, where, ttl, updated_at, password_file)
-    asked = {"table": table, "columns": columns, "where": where, "ttl": ttl}
-    asked |= {"updated_at": updated_at, "password_file": password_file}
-    for name, value in asked.items():
+        asked = (named, table, columns, where, ttl, updated_at, password_file)
+        return SqlMaster(sql_spec(str(source), *asked))
+    only = {"table": table, "columns": columns, "where": where, "ttl": ttl}
+    only |= {"updated_at": updated_at, "password_file": password_file}
+    for name, value in only.items():
         if value is not None:
             raise SpecError(f"{name}= is for databases (postgresql://, mysql://); leave it out")
     if isinstance(source, Master):

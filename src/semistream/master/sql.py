@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,66 +21,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..columns import Chunks
-from ..errors import MasterError, SpecError
+from ..errors import MasterError
 from ..keys import codes_of, is_natural, key_coder, not_null
-from ..layout import row_bytes
 from .base import NOTHING, Master, MasterInfo, Pages, Traffic, no_order
 from .sql_changes import Changes
-from .sql_columns import Column, Relation
+from .sql_columns import Column
 from .sql_dialect import Dialect, choose_columns, names_of
+from .sql_layout import count_rows, lay_out, row_width
 from .sql_pages import Segment, Table
 from .sql_session import Query, Session, TooBigError
-from .sql_url import Place, parse_url, seconds
+from .sql_spec import SqlSpec
 from .store_write import design
 
 I64 = NDArray[np.int64]
 PAGE_BYTES = 128 << 10
-MOST_COUNTED = 2_000_000  # rows that are counted; beyond, the catalogue's estimate will do
-WELL_KNOWN_ROWS = 10_000  # of a table whose statistics say something
-SAMPLE_ROWS, SAMPLE_BYTES = 256, 4 << 20
 LOOKUP_KEYS = 10_000
 MOST_BYTES = 512 << 20  # of one result
-
-
-@dataclass(frozen=True)
-class SqlSpec:
-    """What was asked for. `repr` shows no password (sql_url.Secret)."""
-
-    place: Place
-    table: str | tuple[str, str]
-    key: tuple[str, ...]
-    columns: tuple[str, ...] | None = None
-    where: str | None = None
-    ttl: float | None = None
-    updated_at: str | None = None
-
-
-def open_sql(
-    url: str,
-    key: str | Sequence[str],
-    table: str | Sequence[str] | None,
-    columns: Sequence[str] | None,
-    where: str | None,
-    ttl: str | float | None,
-    updated_at: str | None,
-    password_file: str | None,
-) -> SqlMaster:
-    place = parse_url(url, password_file)
-    named = table if table is not None else place.table
-    schema, name = names_of(named)
-    if isinstance(columns, str):
-        raise SpecError(f"columns={columns!r} is one string; give a list of column names")
-    return SqlMaster(
-        SqlSpec(
-            place,
-            name if schema is None else (schema, name),
-            (key,) if isinstance(key, str) else tuple(key),
-            tuple(columns) if columns is not None else None,
-            where,
-            seconds(ttl, "ttl") if ttl is not None else None,
-            updated_at,
-        )
-    )
 
 
 class SqlMaster(Master):
@@ -110,10 +66,11 @@ class SqlMaster(Master):
         self._design = design(pa.schema(fields), spec.key)
         key = tuple(relation.column(k) for k in spec.key)
         self._table = Table(self.session, dialect, relation, key, spec.where)
-        rows, keyed = self._count()
-        width = self._width()
-        self._lay_out(relation, rows, keyed, max(1, PAGE_BYTES // width))
-        natural = is_natural([c.type for c in key])
+        rows, keyed = count_rows(self._table)
+        width = row_width(self._table, self.columns, self._design.schema)
+        self._layout = layout = lay_out(self._table, rows, keyed, max(1, PAGE_BYTES // width))
+        self.ranges, self.scans = layout.ranges, layout.scans
+        self._codes: tuple[I64, I64] | None = None
         self._changes = Changes(replace(self._table, where=None), spec.updated_at, clock)
         self.ttl, self.clock = spec.ttl, clock
         self.ages = spec.ttl is not None or spec.updated_at is not None
@@ -121,14 +78,14 @@ class SqlMaster(Master):
             schema=self._design.schema,
             key=spec.key,
             rows=rows,
-            pages=self._main.pages + self._null.pages,
+            pages=layout.pages,
             bytes=max(rows * width, 1),
             max_page_bytes=3 * max(PAGE_BYTES, width),
-            indexed=relation.is_view or _index_on(relation, spec.key) is not None,
-            unique=natural and _is_unique(relation, spec.key),
+            indexed=layout.indexed,
+            unique=layout.unique,
             version=None,
             name=shown,
-            resident_bytes=48 * (self._main.pages + self._null.pages),  # where pages begin
+            resident_bytes=48 * layout.pages,  # where pages begin
         )
 
     # --- what there is -------------------------------------------------------------------------
@@ -136,76 +93,12 @@ class SqlMaster(Master):
     def describe(self) -> MasterInfo:
         return self._info
 
-    def _count(self) -> tuple[int, int]:
-        """(rows, rows with a key): counted up to a limit, beyond it estimated."""
-        whole = Column("n", pa.int64(), "int8" if self.spec.place.kind == "postgresql" else "i8")
-        names = [f"{n} AS c{i}" for i, n in enumerate(self._table.names(self._table.key))]
-        inner = f"SELECT {', '.join(names)} {self._table.from_([])} LIMIT {MOST_COUNTED + 1}"
-        there = " AND ".join(f"c{i} IS NOT NULL" for i in range(len(names)))
-        query = Query(
-            f"SELECT count(*) AS c0, count(CASE WHEN {there} THEN 1 END) AS c1 FROM ({inner}) s"
-        )
-        found = self.session.select(query, [whole, replace(whole, name="keyed")])
-        rows, keyed = found.column(0)[0].as_py(), found.column(1)[0].as_py()
-        if rows > MOST_COUNTED:
-            every = max(rows, self._table.relation.rows)
-            return every, int(every / rows * keyed)
-        return rows, keyed
-
-    def _width(self) -> int:
-        """Bytes of a row, from the first ones; at least what its columns suggest."""
-        count = SAMPLE_ROWS
-        while True:
-            select = self._table.select(self.columns)
-            query = Query(f"{select} {self._table.from_([])} LIMIT {count}")
-            try:
-                found = self.session.select(
-                    query, self.columns, SAMPLE_BYTES if count > 1 else None
-                )
-            except TooBigError:
-                count = max(1, count // 16)
-                continue
-            seen = found.nbytes // max(1, len(found))
-            return int(max(seen, row_bytes(self._design.schema, 8), self._share()))
-
-    def _share(self) -> int:
-        """What the catalogue says about the width of rows, for the columns that are read; the first
-        rows may be narrower than most. Of small tables it knows little more than one block."""
-        relation = self._table.relation
-        if relation.rows < WELL_KNOWN_ROWS:
-            return 0
-        every = len(relation.columns) + len(relation.refused)
-        return relation.row_bytes * len(self.columns) // max(1, every)
-
-    def _lay_out(self, relation: Relation, rows: int, keyed: int, page_rows: int) -> None:
-        """Which order rows are read in, and in how many pages."""
-        key, primary = self._table.key, _primary(relation)
-        natural = is_natural([c.type for c in key])
-        index = _index_on(relation, self.spec.key)
-        self.ranges = natural and index is not None and index.ordered
-        tie: tuple[Column, ...] = ()
-        if not _is_unique(relation, self.spec.key) and primary is not None:
-            tie = tuple(c for c in primary if c not in key)
-        if self.ranges:
-            order, present = (*key, *tie), True
-        else:
-            order, present = primary or (), None
-            keyed = rows
-        self.scans = bool(order)
-        count = -(-keyed // page_rows) if order else int(keyed > 0)
-        self._main = Segment(self._table, present, order, count, keyed)
-        nulls = rows - keyed
-        pages = -(-nulls // page_rows) if primary else int(nulls > 0)
-        self._null = Segment(self._table, False, primary or (), pages, nulls)
-        self._exact = self.ranges and not tie  # a page ends where its last key ends
-        self._codes: tuple[I64, I64] | None = None
-
     def _bounds(self) -> tuple[I64, I64]:
         if not self.ranges:
             raise self._no_index("find pages by key")
         if self._codes is None:
-            empty = self._main.pages == 0
-            self._codes = (NOTHING, NOTHING) if empty else self._main.codes()
+            empty = self._layout.main.pages == 0
+            self._codes = (NOTHING, NOTHING) if empty else self._layout.main.codes()
         return self._codes
 
     @property
@@ -222,12 +115,12 @@ class SqlMaster(Master):
         self.check_columns(columns)
         if not self.scans:
             raise MasterError(no_order(self._info.name))
-        if start >= self._main.pages:
-            number = start - self._main.pages
-            batch = self._rows(self._null, number, number, columns)
+        if start >= self._layout.main.pages:
+            number = start - self._layout.main.pages
+            batch = self._rows(self._layout.null, number, number, columns)
             return self._paged([(start, batch)], columns, False)
-        count = max(1, max_bytes // self._info.max_page_bytes) if self._exact else 1
-        stop = min(self._main.pages, start + count)
+        count = max(1, max_bytes // self._info.max_page_bytes) if self._layout.exact else 1
+        stop = min(self._layout.main.pages, start + count)
         return self._range(start, stop - 1, columns)
 
     def read(self, numbers: I64, columns: Sequence[str]) -> Pages:
@@ -243,7 +136,7 @@ class SqlMaster(Master):
 
     def _range(self, first: int, last: int, columns: Sequence[str]) -> Pages:
         if first == last:
-            parts = [(first, self._rows(self._main, first, last, columns))]
+            parts = [(first, self._rows(self._layout.main, first, last, columns))]
         else:
             parts = self._cut(first, last, columns)
         return self._paged(parts, columns, True)
@@ -253,7 +146,7 @@ class SqlMaster(Master):
     ) -> list[tuple[int, pa.RecordBatch]]:
         """Pages first..last by one query, cut where each ends; a key at the end of a page may be
         all on that page, though its rows belong to the next as well."""
-        batch = self._rows(self._main, first, last, columns)
+        batch = self._rows(self._layout.main, first, last, columns)
         codes = codes_of([batch.column(n) for n in self.spec.key])
         ends = np.searchsorted(codes, self.last[first:last], "right")
         cuts = [0, *ends.tolist(), len(batch)]
@@ -424,26 +317,6 @@ def _dialect(kind: str) -> Dialect:
     from .sql_mysql import MySQL
 
     return MySQL()
-
-
-def _index_on(relation: Relation, key: Sequence[str]) -> Any:
-    """An index whose first columns are the key's; an ordered one if there is."""
-    found = [i for i in relation.indexes if set(i.columns[: len(key)]) == set(key)]
-    found = [i for i in found if i.ordered or len(i.columns) == len(key)]
-    return max(found, key=lambda i: i.ordered, default=None)
-
-
-def _is_unique(relation: Relation, key: Sequence[str]) -> bool:
-    return any(i.unique and set(i.columns) <= set(key) for i in relation.indexes)
-
-
-def _primary(relation: Relation) -> tuple[Column, ...] | None:
-    """The primary key's columns, if all can be bound."""
-    names = next((i.columns for i in relation.indexes if i.primary), ())
-    if not names or any(n in relation.refused for n in names):
-        return None
-    columns = tuple(relation.column(n) for n in names)
-    return columns if all(c.bind for c in columns) else None
 
 
 def _empty(columns: Sequence[Column]) -> pa.RecordBatch:
