@@ -6,7 +6,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench bench-spark clean
+.PHONY: help setup run test check bench bench-spark bench-lookups clean
 
 help: ## this text
 	@echo "semistream: join a stream with a master table larger than memory"
@@ -42,6 +42,7 @@ run: setup ## the demo: a live sales stream joined with 1 M products on local Sp
 	$(BIN)/semistream demo $(ARGS)
 
 test: setup ## all tests
+	@scripts/ensure_servers.sh
 	$(BIN)/python -m pytest -q $(ARGS)
 
 check: setup ## lint, format, types, import direction
@@ -55,6 +56,10 @@ bench: setup ## measure the join itself, without Spark
 
 bench-spark: setup ## measure enrich() against Spark's own joins
 	$(if $(ROWS),ROWS=$(ROWS) )$(BIN)/python -m benchmarks.spark $(ARGS)
+
+bench-lookups: setup ## measure lookups by key: the store, Parquet, PostgreSQL, MariaDB
+	@scripts/ensure_servers.sh
+	$(BIN)/python -m benchmarks.lookups $(ARGS)
 
 clean: ## remove .venv, caches and everything that runs have written
 	rm -rf .venv build dist src/*.egg-info bench-out demo-out spark-warehouse metastore_db derby.log

@@ -1,6 +1,7 @@
 """The documents: Python runs, commands work, links lead somewhere, tables say what the code says.
 
-Blocks of one document run in order, in one namespace and one fresh folder, which stands for /data.
+Blocks of one document run in order, in one namespace and one fresh folder, which stands for /data;
+private servers stand for the databases.
 A `text` block right after a Python block is what that block prints. `<!-- setup ... -->` is Python
 that the reader need not see. In `console` blocks the lines with `$ semistream` go through the
 command line.
@@ -23,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import servers
 
 import semistream as ss
 from semistream import errors
@@ -35,6 +37,11 @@ PACKAGE = Path(ss.__file__).parent
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$|^<!-- (setup)\n(.*?)^-->$", re.M | re.S)
 LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)")
 SALES, UNKNOWN = 500, 10
+# Databases that documents speak of, and the fixture of a private server that stands for each.
+PLACES = {
+    "postgresql://reader:secret@db.example:5432/shop": "postgresql",
+    "mysql://reader:secret@db.example:3306/shop": "mariadb",
+}
 
 
 # --- reading a document -------------------------------------------------------------------------
@@ -112,11 +119,24 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def on_private_servers(text: str, data: Path, request: pytest.FixtureRequest) -> str:
+    """The text with the addresses of private servers that have the products."""
+    for place, fixture in PLACES.items():
+        if place in text:
+            server = request.getfixturevalue(fixture)
+            products = pq.read_table(data / "products.parquet")
+            servers.load(server, products, ["product_id"], "primary", "products")
+            kind = "timestamp" if fixture == "postgresql" else "datetime(6)"
+            servers.execute(server, f"ALTER TABLE products ADD changed_at {kind}")
+            text = text.replace(place, server.url())
+    return text
+
+
 @pytest.mark.parametrize("path", RUN, ids=lambda path: path.name)
 def test_blocks_run(
     path: Path, data: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = path.read_text()
+    text = on_private_servers(path.read_text(), data, request)
     if "SparkSession" in text:
         request.getfixturevalue("spark")  # what getOrCreate() in the document will find
     if "s3://bucket" in text:

@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .aging import AgingGroups
 from .backlog import Backlog
 from .columns import Chunks
-from .disk import PHASES, DiskPhase, Parts, shows_groups
+from .disk import BY_KEY, PHASES, DiskPhase, Parts, shows_groups
 from .front import Front, Hits, KeyGroups
 from .layout import layouts
 from .loading import load_whole, pinned_block, pinned_front
@@ -72,6 +73,8 @@ class Engine:
         made = self._make_front(names) if kept is None else (kept, None, 0)
         self.front, pinned, pinned_pages = made
         disk = question.algorithm.disk
+        if question.master.by_key:
+            disk = BY_KEY.get(disk, disk)
         if question.spec.condition is not None:
             disk = "residual" if question.spec.on else "nested"
         if disk != "none":
@@ -99,8 +102,15 @@ class Engine:
         width = max(16, min(info.bytes // max(1, info.rows), 1 << 20))
         if question.algorithm.disk == "scan" and not shows_groups(question.master):
             limit -= limit // COLLECT
-        if kind == "groups" and limit >= KeyGroups.least(width):
-            groups = KeyGroups(schema, limit, width, question.params.threshold, self._ledger)
+        threshold, ages = question.params.threshold, question.master.ages
+        if kind == "groups" and ages and limit >= AgingGroups.least(width):
+            return (
+                AgingGroups(schema, limit, width, threshold, self._ledger, question.master),
+                None,
+                0,
+            )
+        if kind == "groups" and not ages and limit >= KeyGroups.least(width):
+            groups = KeyGroups(schema, limit, width, threshold, self._ledger)
             return groups, None, 0
         return Front(), None, 0
 
@@ -148,6 +158,7 @@ class Engine:
     def intake(self) -> Iterator[pa.RecordBatch]:
         while self.input:
             batch = self.input[0]
+            self.front.renew()  # before the batch is touched: it may fail
             if self.phase is None and self.question.algorithm.disk != "none":
                 self._build(self._widest)  # a read failed while the parts were made anew
             taken = self._piece(batch)

@@ -50,5 +50,9 @@ class DamagedError(StoreError):
     """Bytes on disk are not the bytes that were written. The message names the file."""
 
 
+class DatabaseError(MasterError):
+    """A database refused, or gave no answer within the deadline. Never means "no rows"."""
+
+
 class ShedError(SemiStreamError):
     """Rows cannot be shed or brought back now. They stay where they were; call again later."""

@@ -77,7 +77,11 @@ class Front:
         """Codes that the master does not have, as a whole answer has shown."""
 
     def forget(self, codes: I64) -> None:
-        """The master's rows of these codes may have changed."""
+        """Drop the groups of these codes, and that some of them do not exist: the master's rows of
+        these codes may have changed."""
+
+    def renew(self) -> None:
+        """Forget what is too old or has changed. It may ask the master, and so may fail."""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -203,15 +207,15 @@ class KeyGroups(Front):
         table.absent_insert(codes, self._absent, self._absent_used, self._absent_bits)
 
     def forget(self, codes: I64) -> None:
-        if self.asleep:
+        """Their rows stay in their chunk until it is brought together with others."""
+        if self.asleep or len(codes) == 0:
             return
-        table.absent_remove(codes, self._absent, self._absent_used, self._absent_bits)
+        table.absent_forget(codes, self._absent, self._absent_used, self._absent_bits)
         start, _, _ = self._table.probe(codes)
-        here = np.unique(codes[start >= 0])
-        self._table.remove(here)  # their bytes go when their segment is next looked through
+        here = codes[start >= 0]
+        self._table.drop(here)
         back = max(self.threshold, 2 * self._cutoff + 2)  # they come back when they are asked for
-        uses = np.full(len(here), back, np.uint32)
-        table.sketch_put(here, uses, self._sketch, self._sketch_bits)
+        table.sketch_put(here, np.full(len(here), back, np.uint32), self._sketch, self._sketch_bits)
 
     def _age(self, seen: int) -> None:
         """Halve all counts every 10 x groups probes, or sooner when so many different codes came
@@ -323,7 +327,7 @@ class KeyGroups(Front):
         self._evicted += len(groups.codes)
         self._cutoff = int(groups.uses[0])
         table.sketch_put(groups.codes, groups.uses, self._sketch, self._sketch_bits)
-        self._table.remove(groups.codes)
+        self._table.drop(groups.codes)
 
 
 def _heads(where: I64, count: I32) -> I64:

@@ -44,9 +44,9 @@ class GroupTable:
         """Insert groups, or move those that are there to their new place."""
         self.used += table.put(groups.codes, groups.start, groups.count, groups.uses, self._slots)
 
-    def remove(self, codes: I64) -> None:
-        table.remove(codes, self._slots)
-        self.used -= len(codes)
+    def drop(self, codes: I64) -> None:
+        """Remove those of these codes that are here."""
+        self.used -= table.drop(codes, self._slots)
 
     def probe(self, codes: I64) -> tuple[I64, I32, int]:
         """(start, count, hits) of each code; start is -1 where it is not here."""

@@ -97,6 +97,17 @@ def _raw(array: pa.Array) -> I64:
     return values.astype(np.int64, copy=False)
 
 
+def values_of(codes: I64, t: pa.DataType) -> pa.Array:
+    """The values that these codes of a natural key stand for: the reverse of `codes_of`."""
+    if pa.types.is_boolean(t):
+        return pa.array(codes.astype(np.bool_))
+    if pa.types.is_unsigned_integer(t) and t.bit_width == 64:
+        return pa.array(codes.view(np.uint64) ^ np.uint64(1 << 63))
+    kind = "u" if pa.types.is_unsigned_integer(t) else "i"
+    array = pa.array(codes.astype(f"{kind}{t.bit_width // 8}"))
+    return array if array.type == t else array.view(t)
+
+
 def codes_of(arrays: Sequence[pa.Array]) -> I64:
     """Codes of key columns (plain types, one array each); a row with a NULL gets any code."""
     types = [a.type for a in arrays]

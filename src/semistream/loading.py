@@ -67,9 +67,11 @@ def load_whole(master: Master, schema: pa.Schema, ledger: Ledger) -> WholeMaster
     names = list(dict.fromkeys([*info.key, *schema.names]))
     wide = pa.schema([info.schema.field(n) for n in names])
     sorter = Sorter(wide, info.key, 1 << 62, Path(gettempdir()))
+    count = 0
     for batch in master.batches(names):
         sorter.add(batch)
-    whole = WholeMaster(schema, info.rows, ledger)
+        count += len(batch)
+    whole = WholeMaster(schema, max(info.rows, count), ledger)  # a database may have grown
     for codes, rows in sorter.pieces(1 << 16):
         whole.add(codes, Chunks.of(rows.select(schema.names)), np.arange(len(codes)))
     return whole

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from .conditions import Condition, check_condition
-from .errors import SpecError
+from .errors import MasterError, SpecError
 from .keys import KeyCoder, key_coder, pair_names
 from .layout import row_bytes
 from .master import Master, Source, open_master
+from .master.base import no_order
 from .memory import parse_bytes
 from .output import Shape, output_shape
 from .plan import STREAM_ROW, Split, choose, least_memory, split_memory
@@ -88,7 +89,8 @@ def ask(
             "of ordered= and shed= out"
         )
     if algorithm == "auto":
-        free = choose(info, budget) if not sheds else "sweepjoin"
+        fetched = opened.ages or not opened.scans
+        free = choose(info, budget) if not sheds and not fetched else "sweepjoin"
         algorithm = free if condition is None else "rmeshjoin"
     chosen = algorithm_named(algorithm)
     if condition is not None and (chosen.disk != "scan" or chosen.front != "none"):
@@ -96,8 +98,27 @@ def ask(
             f"{chosen.name} joins on equal keys only; a condition needs "
             'algorithm="meshjoin" or "rmeshjoin"'
         )
+    _check_master(opened, chosen)
     least_memory(chosen, info, budget, STREAM_ROW, opened.mapped, sheds)
     return Question(opened, spec, chosen, budget, params or Params(), sheds)
+
+
+def _check_master(master: Master, chosen: Algorithm) -> None:
+    """Refuse what this kind of master cannot do, besides what `least_memory` refuses."""
+    info = master.describe()
+    if info.indexed and not master.ranges and chosen.disk in ("seek", "plan"):
+        raise MasterError(
+            f"{chosen.name} reads ranges of keys, and {info.name} has none in the order of its key "
+            f"{list(info.key)} (one integer, date or time column with an ordered index has); use "
+            "sweepjoin, inlj or cinlj, which fetch rows by key"
+        )
+    if not master.scans and chosen.disk in ("scan", "none"):
+        raise MasterError(no_order(info.name))
+    if master.ages and chosen.front in ("all", "pinned"):
+        raise SpecError(
+            f"{chosen.name} keeps rows of the master for good, so ttl= and updated_at= would have "
+            "no effect; use another algorithm, or leave them out"
+        )
 
 
 def _master_and_key(

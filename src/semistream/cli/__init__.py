@@ -147,9 +147,10 @@ def _add_enrich(found: Any) -> None:
     add("output", type=Path, metavar="OUT", help="file to write: .parquet, .arrow or .feather")
     add(
         "--master",
+        type=commands.place,
         required=True,
         metavar="PATH",
-        help="a store, or a Parquet file or folder",
+        help="a store, a Parquet file or folder, or a database's address with ?table=",
     )
     add(
         "--on",

@@ -69,13 +69,15 @@ def _answered(join: SemiStreamJoin) -> int:
 def _enriched(args: Namespace, join: SemiStreamJoin, stats: Stats, seconds: float) -> Result:
     size = args.output.stat().st_size
     rate = stats.rows_in / seconds if seconds else 0.0
-    paths = {"input": str(args.input), "output": str(args.output), "master": str(args.master)}
+    # An address may have a password in it.
+    asked = args.master if isinstance(args.master, Path) else join.master.describe().name
+    paths = {"input": str(args.input), "output": str(args.output), "master": str(asked)}
     data = {"command": "enrich", **paths, "how": join.spec.how, **asdict(stats)}
     data |= {"output_bytes": size, "seconds": round(seconds, 3), "rows_per_second": round(rate)}
     hits = stats.front_hits / stats.rows_in if stats.rows_in else 0.0
     fate = "kept" if join.spec.how in ("left", "anti") else "left out"
     text = (
-        f"Joined {stats.rows_in:,} rows of {args.input} with {args.master} in {seconds:.1f} s: "
+        f"Joined {stats.rows_in:,} rows of {args.input} with {asked} in {seconds:.1f} s: "
         f"{rate:,.0f} rows/s\n"
         f"  rows out  {stats.rows_out:,} ({join.spec.how} join); "
         f"{stats.rows_unmatched:,} rows had no match and were {fate}\n"
@@ -141,8 +143,13 @@ def pairs(given: list[str]) -> dict[str, str]:
     return result
 
 
-def _open(path: str, key: str | None, on: list[str]) -> Master:
-    """A store knows its key; for Parquet it is what --key says, or the columns of --on."""
-    if "://" not in path and versions(LocalPlace(Path(path))):
+def place(text: str) -> Path | str:
+    """Where a master is: a path, or the address of an object store or a database."""
+    return text if "://" in text else Path(text)
+
+
+def _open(path: Path | str, key: str | None, on: list[str]) -> Master:
+    """A store knows its key; for others it is what --key says, or the columns of --on."""
+    if isinstance(path, Path) and versions(LocalPlace(path)):
         return open_master(path, names(key) if key else None)
     return open_master(path, names(key) if key else on)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .base import DiskPhase, Parts
 from .condition import Nested, Residual
+from .fetch import Fetch, FetchNow
 from .lookup import Lookup
 from .scan import Scan
 from .seek import Seek
@@ -19,5 +20,8 @@ PHASES: dict[str, type[DiskPhase]] = {
     "plan": PagePlan,
     "residual": Residual,
     "nested": Nested,
+    "fetch": Fetch,
+    "fetch_now": FetchNow,
 }
-__all__ = ["PHASES", "DiskPhase", "Parts", "shows_groups"]
+BY_KEY = {"sweep": "fetch", "lookup": "fetch_now"}  # where the master brings many keys at once
+__all__ = ["BY_KEY", "PHASES", "DiskPhase", "Parts", "shows_groups"]

@@ -56,7 +56,7 @@ def groups_of(codes: I64, loc: I64) -> Found:
 def shows_groups(master: Master) -> bool:
     """Whether some pages read by a scan show all rows of the keys in them, but at their ends."""
     info = master.describe()
-    return info.unique or (info.indexed and master.block_pages is None)
+    return info.unique or (info.indexed and master.ranges and master.block_pages is None)
 
 
 class Collector:

@@ -61,13 +61,15 @@ def put(codes: I64, start: I64, counts: I32, uses: U32, slots: I64) -> int:
 
 
 @jit
-def remove(codes: I64, slots: I64) -> None:
-    """Backward-shift deletion: no tombstones, so probes never slow down."""
-    size = len(slots)
+def drop(codes: I64, slots: I64) -> int:
+    """Backward-shift deletion: no tombstones, so probes never slow down. Returns how many of the
+    codes were there."""
+    size, found = len(slots), 0
     for i in range(len(codes)):
         hole = _find(codes[i], slots, _home(codes[i], size))
         if slots[hole, 1] < 0:
             continue
+        found += 1
         s = (hole + 1) % size
         while slots[s, 1] >= 0:
             home = _home(slots[s, 0], size)
@@ -77,6 +79,7 @@ def remove(codes: I64, slots: I64) -> None:
                 hole = s
             s = (s + 1) % size
         slots[hole, 1] = -1
+    return found
 
 
 @jit
@@ -138,7 +141,7 @@ def absent_insert(codes: I64, known: I64, used: U8, bits: int) -> None:
 
 
 @jit
-def absent_remove(codes: I64, known: I64, used: U8, bits: int) -> None:
+def absent_forget(codes: I64, known: I64, used: U8, bits: int) -> None:
     for i in range(len(codes)):
         s = slot_of(codes[i], bits)
         if known[s] == codes[i]:

@@ -15,6 +15,9 @@ from .files import open_files
 from .memory import MemoryMaster
 from .parquet import ParquetMaster
 from .place import place_at
+from .sql import SqlMaster
+from .sql_spec import sql_spec
+from .sql_url import is_database
 from .store import Store
 from .store_format import versions
 
@@ -28,13 +31,31 @@ def open_master(
     *,
     version: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    table: str | Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    ttl: str | float | None = None,
+    updated_at: str | None = None,
+    password_file: str | None = None,
 ) -> Master:
-    """Open a master table: a store's path, a Parquet file or folder, a Delta table, or an Arrow
-    table. Files may lie in an object store (s3://...), with `storage_options` as for fsspec.
+    """Open a master table: a store's path, a Parquet file or folder, a Delta table, an Arrow table,
+    or a table in a database (postgresql://, mysql://, mariadb://). Files may lie in an object store
+    (s3://...), with `storage_options` as for fsspec.
 
     A store knows its key; anything else needs `key`. `version` is that of a store or Delta table;
-    without it the latest.
+    without it the latest. A database also needs `table`; the other arguments are for databases too
+    (docs/databases.md). `where` is SQL and passed on as it is: never build it from words of
+    strangers.
     """
+    if is_database(source):
+        named = _need_key(key, "a table in a database")
+        asked = (named, table, columns, where, ttl, updated_at, password_file)
+        return SqlMaster(sql_spec(str(source), *asked))
+    only = {"table": table, "columns": columns, "where": where, "ttl": ttl}
+    only |= {"updated_at": updated_at, "password_file": password_file}
+    for name, value in only.items():
+        if value is not None:
+            raise SpecError(f"{name}= is for databases (postgresql://, mysql://); leave it out")
     if isinstance(source, Master):
         return _check_key(source, key)
     if isinstance(source, pa.RecordBatch):
@@ -70,6 +91,8 @@ def from_locator(locator: dict[str, Any]) -> Master:
         return store
     if kind == "delta":
         return DeltaMaster.from_locator(locator)
+    if kind == "sql":
+        return SqlMaster(locator["spec"])
     if kind == "parquet":
         return ParquetMaster.from_locator(locator)
     with pa.ipc.open_stream(pa.py_buffer(locator["table"])) as reader:

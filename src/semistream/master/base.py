@@ -83,6 +83,10 @@ class Traffic:
     bytes: int = 0
 
 
+class TooBigError(Exception):
+    """A fetch would bring more bytes than there is room for: ask for fewer keys."""
+
+
 class Master(ABC):
     """Base of all masters. `first` and `last` are the codes of every page: the sparse index."""
 
@@ -92,6 +96,10 @@ class Master(ABC):
     mapped: bool = False  # True: `view` gives the whole master without allocating anything
     block_pages: int | None = None  # the most pages one block may have, where pages may overlap
     by_key: bool = False  # True: `fetch` brings the rows of many keys at once, as databases do
+    ranges: bool = True  # False: keys can be fetched, but pages are not in the order of codes
+    scans: bool = True  # False: there is no order to read all rows in, a part at a time
+    ages: bool = False  # True: rows must not be kept for good; see `ttl` and `changes`
+    ttl: float | None = None  # seconds after which a row must be asked for again
 
     @abstractmethod
     def describe(self) -> MasterInfo: ...
@@ -182,12 +190,18 @@ class Master(ABC):
             wanted_keys = encoded.arrays
         return _keep_keys(table, info.key, wanted_keys)
 
-    def fetch(self, keys: pa.RecordBatch, columns: Sequence[str]) -> Pages:
+    def fetch(
+        self, keys: pa.RecordBatch, columns: Sequence[str], max_bytes: int | None = None
+    ) -> Pages:
         """All rows of some distinct keys (a batch with the key columns in the master's types), as
-        one page sorted by code. Only where `by_key`."""
+        one page sorted by code. Only where `by_key`. TooBigError: more than `max_bytes`."""
         raise self._no_index("fetch rows by key")
 
     # --- what changes --------------------------------------------------------------------------
+
+    def changes(self) -> I64 | None:
+        """Codes of rows that were found to have changed since the last call; None: any may."""
+        return NOTHING
 
     def newest(self) -> Master:
         """This master as it is now: itself where nothing has changed."""
@@ -237,6 +251,13 @@ class Master(ABC):
             f"the master {info.name} has no index on {list(info.key)}, so it cannot {what}; use "
             'algorithm="meshjoin", or build a store from it with Store.create'
         )
+
+
+def no_order(name: str) -> str:
+    return (
+        f"{name} has neither an ordered index on its key nor a primary key that rows could be read "
+        "in the order of; add one, or use sweepjoin, inlj or cinlj"
+    )
 
 
 def _keep_keys(table: pa.Table, key: Sequence[str], keys: list[pa.Array]) -> pa.Table:

@@ -55,6 +55,7 @@ class SheddingEngine(Moves):
             yield from self._iterate(draining=True)
 
     def _iterate(self, arrivals: bool = False, draining: bool = False) -> Iterator[pa.RecordBatch]:
+        self.front.renew()  # before a row is touched: it may fail
         self.pick_up()
         failed: ShedError | None = None
         begun = self._answered()

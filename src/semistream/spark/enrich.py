@@ -35,11 +35,11 @@ def enrich(
 ) -> DataFrame:
     """Join every row of `df` with the master table.
 
-    `master` is the path of a store, a Parquet file or folder, an open `Store`, or a small Arrow
-    table; a path must be readable on the driver and on every executor. `memory_per_task` is what
-    each running task may hold, so an executor with four cores needs four times as much beside its
-    heap: set spark.executor.memoryOverhead accordingly. What can be wrong is found here, on the
-    driver, before any task runs.
+    `master` is the path of a store, a Parquet file or folder, a small Arrow table, the address of a
+    database with ?table=, or any open master; a path must be readable on the driver and on every
+    executor. `memory_per_task` is what each running task may hold, so an executor with four cores
+    needs four times as much beside its heap: set spark.executor.memoryOverhead accordingly. What
+    can be wrong is found here, on the driver, before any task runs.
     """
     if not hasattr(df, "mapInArrow"):
         raise SpecError(f"df must be a Spark DataFrame, not {type(df).__name__}")

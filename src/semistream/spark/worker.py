@@ -84,7 +84,7 @@ class EnrichTask:
         place = {k: v for k, v in self.locator.items() if k != "table"}
         place["table"] = hash(self.locator.get("table", b""))
         question = [self.on, self.how, self.columns, self.suffix, self.memory, self.algorithm]
-        return json.dumps([place, question, str(schema)])
+        return json.dumps([place, question, str(schema)], default=repr)  # of no password
 
     def _make_room(self) -> None:
         """Joins of other queries in this process share the task's memory: the oldest go."""

@@ -58,10 +58,11 @@ class _MasterCheck:
         self.describe()
         self.scan()
         self.view()
-        if self.info.indexed:
+        if self.info.indexed and self.master.ranges:
             self.seek()
+        if self.info.indexed:
             self.lookup()
-        else:
+        if not self.info.indexed or not self.master.ranges:
             self.refusals()
 
     def describe(self) -> None:
@@ -168,8 +169,9 @@ class _MasterCheck:
         calls: dict[str, Callable[[], object]] = {
             "seek": lambda: self.master.seek(np.zeros(1, np.int64)),
             "read": lambda: self.master.read(np.zeros(1, np.int64), self.columns),
-            "lookup": lambda: self.master.lookup(keys),
         }
+        if not self.info.indexed:
+            calls["lookup"] = lambda: self.master.lookup(keys)
         for name, call in calls.items():
             try:
                 call()
