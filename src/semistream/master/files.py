@@ -70,7 +70,8 @@ class Files(ABC):
         """One file as it is now."""
 
     @abstractmethod
-    def open(self, path: str) -> pa.NativeFile: ...
+    def open(self, found: Found) -> pa.NativeFile:
+        """Open a file that was found earlier; an error if it is another one now."""
 
     @abstractmethod
     def is_folder(self, path: str) -> bool: ...
@@ -87,7 +88,9 @@ class Files(ABC):
 
     def check(self, found: Found) -> None:
         """Raise if a file is not the one that was found earlier."""
-        now = self.look(found.path)
+        self._compare(self.look(found.path), found)
+
+    def _compare(self, now: Found, found: Found) -> None:
         if now != found:
             raise MasterError(
                 f"{self.full(found.path)} was replaced while it was in use: {found.size} bytes "
@@ -137,11 +140,12 @@ class LocalFiles(Files):
             raise self.failed(path, error) from error
         return Found(path, state.st_size, str(state.st_mtime_ns))
 
-    def open(self, path: str) -> pa.NativeFile:
+    def open(self, found: Found) -> pa.NativeFile:
+        self.check(found)
         try:
-            return pa.OSFile(str(self._root / path))
+            return pa.OSFile(str(self._root / found.path))
         except OSError as error:
-            raise self.failed(path, error) from error
+            raise self.failed(found.path, error) from error
 
     def is_folder(self, path: str) -> bool:
         return (self._root / path).is_dir()
@@ -184,13 +188,22 @@ class RemoteFiles(Files):
         except Exception as error:
             raise self._failed(path, error) from None
 
-    def open(self, path: str) -> pa.NativeFile:
+    def open(self, found: Found) -> pa.NativeFile:
         try:
             # The buffer is pyarrow's; a second one here would read far too much.
-            file = self._system.open(self._path(path), "rb", cache_type="none")
+            file = self._system.open(self._path(found.path), "rb", cache_type="none")
+            now = _found(found.path, getattr(file, "details", None) or {"size": -1})
+            if now.size < 0:
+                now = self.look(found.path)
+            self._compare(now, found)  # the one that was opened, without another journey
+            if found.size <= self.buffer_bytes:
+                with file:
+                    return pa.BufferReader(file.read())
             return pa.PythonFile(file, mode="r")
+        except MasterError:
+            raise
         except Exception as error:
-            raise self._failed(path, error) from None
+            raise self._failed(found.path, error) from None
 
     def is_folder(self, path: str) -> bool:
         try:

@@ -84,7 +84,7 @@ def _is_data(files: Files, found: Found) -> bool:
         return True
     if found.size < 12 or "." in found.path.rsplit("/", 1)[-1]:
         return False
-    with files.open(found.path) as file:
+    with files.open(found) as file:
         return bool(file.read(4) == MAGIC)
 
 
@@ -110,11 +110,11 @@ def _check_table_formats(files: Files, every: Sequence[Found]) -> None:
             )
 
 
-def open_parquet(files: Files, path: str, columns: int = 1) -> pq.ParquetFile:
+def open_parquet(files: Files, found: Found, columns: int = 1) -> pq.ParquetFile:
     """Read by a small buffer for each column, whatever the size of row groups. Old timestamps
     (INT96) come with microseconds: with nanoseconds, years before 1678 and after 2261 would
     silently wrap around."""
-    source = files.open(path)
+    source = files.open(found)
     buffer = min(files.buffer_bytes, max(SMALL_BUFFER, MOST_BUFFERED // columns))
     try:
         return pq.ParquetFile(
@@ -124,12 +124,13 @@ def open_parquet(files: Files, path: str, columns: int = 1) -> pq.ParquetFile:
     except (OSError, pa.ArrowException, ValueError) as error:
         source.close()
         text = files.hide(error)
-        raise MasterError(f"{files.full(path)} is not a readable Parquet file: {text}") from None
+        name = files.full(found.path)
+        raise MasterError(f"{name} is not a readable Parquet file: {text}") from None
 
 
 def read_footers(files: Files, data: Sequence[DataFile], key: Sequence[str]) -> list[Footer]:
     def read(file: DataFile) -> Footer:
-        with open_parquet(files, file.path) as opened:
+        with open_parquet(files, file.found) as opened:
             schema = file_schema(opened)
             names = [file.names.get(name, name) for name in key]
             groups = list(_groups(opened.metadata, schema, names))

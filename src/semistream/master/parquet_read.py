@@ -116,12 +116,13 @@ class Reader:
 
     def _file(self, file: DataFile) -> pq.ParquetFile:
         """Files are mostly read one after the other, so one stays open."""
-        self._files.check(file.found)
-        if self._opened is None or self._opened[0] is not file:
-            self.close()
-            self._opened = (file, open_parquet(self._files, file.path, len(self._schema)))
-            self._files.check(file.found)  # it may have come between
-        return self._opened[1]
+        if self._opened is not None and self._opened[0] is file:
+            self._files.check(file.found)
+            return self._opened[1]
+        self.close()
+        opened = open_parquet(self._files, file.found, len(self._schema))
+        self._opened = (file, opened)
+        return opened
 
     def _column(self, page: PageAt, rows: pa.RecordBatch | None, name: str) -> pa.Array:
         t = self._schema.field(name).type
