@@ -116,7 +116,11 @@ class Session:
         if self._driver is None:
             driver = self._make()
             self._password = self.place.password()
-            driver.open(self.place, self._password)
+            try:
+                driver.open(self.place, self._password)
+            except BaseException:
+                driver.close()
+                raise
             self._driver, self._pid = driver, os.getpid()
         within = self.place.statement_timeout + GRACE
         return self._driver.select(query, columns, limit, within)

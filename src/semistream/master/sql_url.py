@@ -131,11 +131,12 @@ def parse_url(url: str, password_file: str | None = None) -> Place:
             raise SpecError(
                 f"the option {name!r} of {_masked(url)} is not known; there are {', '.join(known)}"
             )
+    file = password_file or options.get("password_file")  # other processes have other folders
     place = Place(
         kind, parts.hostname, port or PORTS[kind], database,
         unquote(parts.username) if parts.username else None,
         Secret(unquote(parts.password)) if parts.password else None,
-        options.get("password_env"), password_file or options.get("password_file"),
+        options.get("password_env"), os.path.abspath(file) if file else None,
         options.get("table"), options={k: v for k, v in options.items() if k not in _COMMON},
     )  # fmt: skip
     for name in _TIMES:
