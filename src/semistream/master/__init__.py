@@ -21,11 +21,25 @@ Source: TypeAlias = "Master | pa.Table | pa.RecordBatch | str | os.PathLike[str]
 __all__ = ["Master", "MasterInfo", "Pages", "Source", "Store", "from_locator", "open_master"]
 
 
-def open_master(source: Source, key: str | Sequence[str] | None = None) -> Master:
+def open_master(
+    source: Source, key: str | Sequence[str] | None = None, *, version: int | None = None
+) -> Master:
     """Open a master table: a store's path, a Parquet file or folder, or an Arrow table.
 
-    A store knows its key; anything else needs `key`.
+    A store knows its key; anything else needs `key`. `version` is for masters that have some.
     """
+    opened = _open(source, key, version)
+    if version is None or opened.describe().version == version:
+        return opened
+    if opened.describe().version is None:
+        raise SpecError(
+            f"version={version}: the master {opened.describe().name} has no versions; leave it "
+            "out, or build a store from it with Store.create"
+        )
+    return from_locator(opened.locator() | {"version": version})
+
+
+def _open(source: Source, key: str | Sequence[str] | None, version: int | None) -> Master:
     if isinstance(source, Master):
         return _check_key(source, key)
     if isinstance(source, pa.RecordBatch):
@@ -40,14 +54,15 @@ def open_master(source: Source, key: str | Sequence[str] | None = None) -> Maste
     if "://" in str(source):
         raise MasterError(f"{str(source)!r}: only local paths are supported in this release")
     if versions(LocalPlace(path)):
-        return _check_key(Store.open(path), key)
+        return _check_key(Store.open(path, version), key)
     if path.is_file() or path.is_dir():
         return ParquetMaster(path, _need_key(key, f"the Parquet master {path}"))
     raise MasterError(f"{path} does not exist; name a store, a Parquet file or a folder of them")
 
 
 def from_locator(locator: dict[str, Any]) -> Master:
-    """Open the master that `Master.locator` described, in another process."""
+    """Open the master that `Master.locator` described, in another process; with the version None,
+    at its newest one."""
     kind = locator["kind"]
     if kind == "store":
         store = Store.open(locator["path"], locator["version"], io=locator["io"])

@@ -168,9 +168,11 @@ class Store(StorePages):
 
     def newest(self) -> Store:
         known = fmt.versions(self.place)
-        if not known or known[-1] == self.version:
-            return self
-        return Store.open(self.place, io=self.io)
+        latest = fmt.read_manifest(self.place, known[-1]) if known else None
+        if latest is None or latest.store != self.manifest.store:
+            what = "is gone" if latest is None else "was deleted and built anew"
+            raise StoreError(f"the store {self.place} {what}; open it again")
+        return self if latest.version == self.version else Store(self.place, latest, self.io)
 
     def changed_since(self, older: Master) -> I64 | None:
         """All that runs which the older version did not have claim; runs that were merged claim

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from ..join import SemiStreamJoin
-from ..master import from_locator
+from ..master import Master, from_locator
+from .pins import Batch, Pins
 
 # Where each worker leaves its counters after every task, if anyone wants to look at them.
 STATS_DIR = "SEMISTREAM_STATS_DIR"
@@ -34,6 +35,8 @@ class EnrichTask:
     memory: int
     algorithm: str
     casts: dict[str, pa.DataType] = field(default_factory=dict)
+    pins: str | None = None  # the folder; None: the version of the locator, always
+    version_column: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         join: SemiStreamJoin | None = None
@@ -42,24 +45,32 @@ class EnrichTask:
                 if join is None:
                     join = self._warm_join(batch.schema)
                 for out in join.push(batch):
-                    yield self._cast(out)
+                    yield self._finish(out, join)
             if join is not None:
                 for out in join.drain():
-                    yield self._cast(out)
+                    yield self._finish(out, join)
         finally:
             if join is not None:
                 _write_stats(join)
                 join.reset()  # an abandoned task must leave no rows behind for the next one
 
-    def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Columns of types that Spark lacks, in the type that carries them."""
-        if not self.casts:
-            return batch
-        columns = [
-            column.cast(self.casts[name]) if name in self.casts else column
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    def _finish(self, batch: pa.RecordBatch, join: SemiStreamJoin) -> pa.RecordBatch:
+        """Columns of types that Spark lacks, in the type that carries them; the version."""
+        columns, names = batch.columns, batch.schema.names
+        if self.casts:
+            columns = [
+                column.cast(self.casts[name]) if name in self.casts else column
+                for name, column in zip(names, columns, strict=True)
+            ]
+        if self.version_column is not None:
+            version = pa.scalar(join.master.describe().version, pa.int64())
+            columns, names = (
+                [*columns, pa.repeat(version, len(batch))],
+                [*names, self.version_column],
+            )
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+    # --- the join and its version --------------------------------------------------------------
 
     def _warm_join(self, schema: pa.Schema) -> SemiStreamJoin:
         """The join that this worker has for the same question, or a new one."""
@@ -68,7 +79,7 @@ class EnrichTask:
         if join is None:
             self._make_room()
             join = SemiStreamJoin(
-                from_locator(self.locator),
+                self._master(None),
                 dict(self.on),
                 self.how,
                 self.columns,
@@ -76,12 +87,42 @@ class EnrichTask:
                 self.memory,
                 suffix=self.suffix,
             )
+        else:
+            self._move(join)
         _WARM[identity] = join
         return join
 
+    def _master(self, have: Master | None) -> Master:
+        """The master at the version that this task is to use: `have` where that is the one."""
+        batch = None if self.pins is None else Batch.running()
+        if self.pins is not None and batch is not None:
+            return Pins(self.pins, batch).master(self.locator, have)
+        if have is not None and have.describe().version == self.locator.get("version"):
+            return have
+        return from_locator(self.locator)
+
+    def _move(self, join: SemiStreamJoin) -> None:
+        """A warm join goes on with another version. No row waits between tasks, so there is no
+        output; what it has cached and did not change stays."""
+        old = join.master
+        try:
+            master = self._master(old)
+            if master is not old:
+                try:
+                    for _ in join.refresh(master):
+                        pass
+                except BaseException:
+                    master.close()
+                    raise
+                old.close()
+        except BaseException:
+            join.close()
+            old.close()
+            raise
+
     def _identity(self, schema: pa.Schema) -> str:
-        """Everything that a join's content depends on: master and version, projection, question."""
-        place = {k: v for k, v in self.locator.items() if k != "table"}
+        """Everything that a join's content depends on, but for the version: it can move there."""
+        place = {k: v for k, v in self.locator.items() if k not in ("table", "version")}
         place["table"] = hash(self.locator.get("table", b""))
         question = [self.on, self.how, self.columns, self.suffix, self.memory, self.algorithm]
         return json.dumps([place, question, str(schema)])
