@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from s3 import bucket, s3_endpoint  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import strategies as st
 
 import semistream as ss
@@ -69,7 +70,7 @@ KEY_VALUES: dict[pa.DataType, list[Any]] = {
 
 ALGORITHMS = tuple(ss.ALGORITHMS)
 HOWS = ("inner", "left", "semi", "anti")
-MASTERS = ("memory", "map", "pread", "parquet", "unsorted", "folder")
+MASTERS = ("memory", "map", "pread", "parquet", "unsorted", "folder", "delta")
 WAITING = tuple(a.name for a in ss.ALGORITHMS.values() if a.disk not in ("none", "lookup"))
 DISK = tuple(a.name for a in ss.ALGORITHMS.values() if a.disk != "none")
 
@@ -166,6 +167,14 @@ def _folder(table: pa.Table, key: list[str], path: Path) -> Master:
     return ss.open_master(folder, key)
 
 
+def _delta(table: pa.Table, key: list[str], path: Path) -> Master:
+    """Partitioned by a column that may be NULL."""
+    by = [f.name for f in table.schema if pa.types.is_boolean(f.type)]
+    DeltaTable.create(path / "delta", table.schema, partition_by=by)
+    write_deltalake(path / "delta", table, mode="append")
+    return ss.open_master(path / "delta", key)
+
+
 _BUILDERS: dict[str, Callable[[pa.Table, list[str], Path], Master]] = {
     "memory": lambda table, key, _: MemoryMaster(table, key, page_rows=8),
     "map": _store("map"),
@@ -173,6 +182,7 @@ _BUILDERS: dict[str, Callable[[pa.Table, list[str], Path], Master]] = {
     "parquet": _parquet,
     "unsorted": _unsorted,
     "folder": _folder,
+    "delta": _delta,
 }
 
 

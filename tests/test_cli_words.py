@@ -79,7 +79,12 @@ def test_help_teaches(run: Run, command: str) -> None:
 def test_the_examples_in_the_help_work(run: Run) -> None:
     prices = pa.table({"country": ["de", "fr"], "product_id": [1, 1], "price": [1.0, 1.1]})
     pacsv.write_csv(prices, "prices.csv")
-    for command in ("build", "enrich", "verify", "inspect"):
+    some = pq.read_table("products.parquet").slice(0, 5)
+    for name in ("changes", "new"):
+        pq.write_table(some, f"{name}.parquet")
+    pacsv.write_csv(some.select(["product_id"]), "gone.csv")
+    changes = ("verify", "upsert", "append", "delete", "compact", "expire")
+    for command in ("build", "enrich", *changes, "inspect"):
         text = run(command, "--help")[1].split("examples:\n")[1].replace("\\\n", " ")
         lines = [shlex.split(line)[1:] for line in text.splitlines() if line.strip()]
         assert len(lines) >= 2

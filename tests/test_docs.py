@@ -113,10 +113,17 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("path", RUN, ids=lambda path: path.name)
-def test_blocks_run(path: Path, data: Path, request: pytest.FixtureRequest) -> None:
+def test_blocks_run(
+    path: Path, data: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = path.read_text()
     if "SparkSession" in text:
         request.getfixturevalue("spark")  # what getOrCreate() in the document will find
+    if "s3://bucket" in text:
+        bucket = request.getfixturevalue("bucket")
+        text = text.replace("s3://bucket", bucket.url)
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
     assert run(text, str(path), data)
     if path.name == "README.md":
         warehouse = pq.read_table(data / "warehouse")

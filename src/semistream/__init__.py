@@ -8,9 +8,11 @@ stream batches ──> front stage (hot master rows in memory) ──hit──�
                              master table: pages <────────┘
 """
 
+from .batches import join_batches
 from .conditions import Band, Compare, Predicate
 from .errors import (
     BudgetError,
+    ConflictError,
     DamagedError,
     KeyTypeError,
     MasterError,
@@ -21,7 +23,7 @@ from .errors import (
     StateError,
     StoreError,
 )
-from .join import SemiStreamJoin, join_batches
+from .join import SemiStreamJoin
 from .master import Store, open_master
 from .shed import Shedding, ShedReceiver
 from .spec import ALGORITHMS, Params
@@ -32,6 +34,7 @@ __all__ = [
     "Band",
     "BudgetError",
     "Compare",
+    "ConflictError",
     "DamagedError",
     "KeyTypeError",
     "MasterError",

@@ -20,12 +20,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .errors import SpecError
 from .kernels import gather as k
 from .kernels import search
 from .layout import Layout, addresses, byte_aligned, layouts, plain_type
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
+MOST_BYTES = 2**31 - 1  # of text or bytes in one array with 32-bit offsets
 
 
 @dataclass
@@ -53,6 +55,8 @@ class Spans:
     def copy(self, t: pa.DataType, validity: pa.Buffer | None, nulls: int) -> pa.Array:
         """The values as a new string or binary array."""
         wide = pa.types.is_large_string(t) or pa.types.is_large_binary(t)
+        if not wide and self.ends[-1] > MOST_BYTES:
+            raise too_wide(t, int(self.ends[-1]))
         data = np.empty(int(self.ends[-1]), np.uint8)
         k.copy_spans(self.address, self.ends, data)
         ends = self.ends if wide else self.ends.astype(np.int32)
@@ -248,6 +252,25 @@ class Chunks:
 
     def drop(self, chunk: int) -> None:
         self.keep[chunk] = None
+
+
+def too_wide(t: pa.DataType, size: int) -> SpecError:
+    return SpecError(
+        f"{size} bytes of a {t} column would have to be in one batch, which holds {MOST_BYTES} at "
+        f"most; make the column large_{t}, or give fewer rows at a time"
+    )
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """The rows of a table in one batch; an error where they are too many bytes for one."""
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        t, size = max(((c.type, c.nbytes) for c in table.columns), key=lambda column: column[1])
+        raise too_wide(t, size)
+    if batches:
+        return batches[0]
+    empty = [pa.array([], field.type) for field in table.schema]
+    return pa.RecordBatch.from_arrays(empty, schema=table.schema)
 
 
 def group_rows(source: Any, start: I64, count: I32) -> I64:

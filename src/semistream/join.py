@@ -7,46 +7,23 @@ push(batch) ──> front stage ──hit──> output
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from .columns import one_batch
 from .conditions import Condition
 from .engine import Engine
 from .errors import BudgetError, MasterError, OverrunError, ShedError, SpecError, StateError
 from .master import Master, Source
 from .memory import Ledger
-from .output import Counters
 from .question import On, Question, ask
 from .shed import Shedding, SheddingEngine, load_shed, restore_shed, save_shed, shed_target
 from .snapshot import load, save
 from .spec import Params
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Counters of a join. Always: rows_in = rows_matched + rows_unmatched + waiting + buffered +
-    shed_out, and shed = reloaded + shed_out. The last four are 0 where no load is shed."""
-
-    algorithm: str
-    rows_in: int
-    rows_matched: int
-    rows_unmatched: int
-    rows_out: int
-    waiting: int
-    front_hits: int
-    pages_read: int
-    bytes_read: int
-    bytes_held: int
-    peak_bytes: int
-    budget_bytes: int
-    steps: int
-    shed: int = 0  # rows moved out so far, those that a join before this one left out included
-    reloaded: int = 0  # rows brought back
-    shed_out: int = 0  # rows that are out now
-    buffered: int = 0  # rows that have arrived and were not looked at yet
+from .stats import Stats, stats_of
 
 
 class SemiStreamJoin:
@@ -219,21 +196,9 @@ class SemiStreamJoin:
     def stats(self) -> Stats:
         if self._closed:
             return replace(self._last, waiting=0, buffered=0, bytes_held=0)
-        engine = self._engine
         pages, count = self._before
-        return Stats(
-            algorithm=self.algorithm.name,
-            **vars(engine.counters if engine is not None else Counters()),
-            waiting=engine.waiting if engine is not None else 0,
-            pages_read=self.master.traffic.pages - pages,
-            bytes_read=self.master.traffic.bytes - count,
-            bytes_held=self._ledger.held,
-            peak_bytes=self._ledger.peak,
-            budget_bytes=self.budget,
-            steps=engine.steps if engine is not None else 0,
-            shed_out=engine.shed_out if engine is not None else 0,
-            buffered=engine.buffered if engine is not None else 0,
-        )
+        read = self.master.traffic.pages - pages, self.master.traffic.bytes - count
+        return stats_of(self.algorithm.name, self._engine, self._ledger, *read)
 
     # --- order of calls ------------------------------------------------------------------------
 
@@ -343,7 +308,7 @@ class SemiStreamJoin:
         saved = load(snapshot, self._identity())
         engine = self._engine_for(saved.rows.schema)
         if engine.phase is not None and saved.rows.num_rows:
-            batch = saved.rows.combine_chunks().to_batches()[0]
+            batch = one_batch(saved.rows)
             encoded = engine.coder.encode(batch)
             rows = engine.output.shape.extend(batch, encoded.arrays, 0)
             saved.refill(engine.phase, rows, encoded.codes)
@@ -358,35 +323,3 @@ class SemiStreamJoin:
             "spec": repr(self.spec),
             "version": self.master.describe().version,
         }
-
-
-def join_batches(
-    batches: Iterable[pa.RecordBatch],
-    master: Source,
-    on: On | None = None,
-    how: str = "inner",
-    columns: Sequence[str] | None = None,
-    algorithm: str = "auto",
-    memory: int | str = "64MB",
-    params: Params | None = None,
-    *,
-    suffix: str | None = None,
-    condition: Condition | None = None,
-    ordered: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """Join all batches of a stream; output comes as soon as it is complete."""
-    with SemiStreamJoin(
-        master,
-        on,
-        how,
-        columns,
-        algorithm,
-        memory,
-        params,
-        suffix=suffix,
-        condition=condition,
-        ordered=ordered,
-    ) as join:
-        for batch in batches:
-            yield from join.push(batch)
-        yield from join.drain()

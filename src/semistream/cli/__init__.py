@@ -1,13 +1,12 @@
-"""The command line: semistream demo | build | enrich | verify | inspect | receive."""
+"""The command line: semistream demo | enrich | receive, and those of store_words.py."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ import pyarrow as pa
 
 from .. import ALGORITHMS, SemiStreamError, __version__
 from . import commands
+from .store_words import add_build, add_changes, add_looks
+from .words import command
 
 _ABOUT = """\
 Join a stream of rows with a master table that is larger than memory.
@@ -35,23 +36,11 @@ See it work: makes a table of products and a stream of sales, builds a store, an
 with Spark Structured Streaming on this machine, with a live view. Then gives the same stream to
 Spark's own join and compares time and results. Takes one to two minutes and needs Java."""
 
-_BUILD = """\
-Sort a table by its key and write it as a store: pages on disk with a small index, so that a join
-reads just the pages it needs. INPUT is a Parquet file, a folder of Parquet files, an Arrow file, or
-a CSV file. A store appears whole or not at all; an existing one is never changed."""
-
 _ENRICH = """\
 Join every row of IN with the master table and write the result to OUT. IN is read a batch at a
 time and the join holds at most --memory, so both may be larger than memory. (Reading and writing
 take some tens of megabytes more.) OUT appears whole when all is done, or not at all.
 Rows come out in another order than they went in."""
-
-_VERIFY = """\
-Read every byte of a store and compare it with its checksums; check that rows lie in order. Exit
-code 0: sound. Exit code 1: damaged, and the message names the file."""
-
-_INSPECT = """\
-Show what a store holds: rows, pages, key, columns. Reads the index only."""
 
 _RECEIVE = """\
 Keep rows that joins on other machines shed (ss.Shedding(target="tcp://HOST:PORT")), as files in a
@@ -102,32 +91,11 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"semistream {__version__}")
     found = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_demo(found)
-    _add_build(found)
+    add_build(found)
     _add_enrich(found)
-    _add_store_command(found, "verify", _VERIFY, commands.verify, "check every byte of a store")
-    _add_store_command(found, "inspect", _INSPECT, commands.inspect, "show what a store holds")
+    add_changes(found)
+    add_looks(found)
     _add_receive(found)
-    return parser
-
-
-def _command(
-    found: Any, name: str, text: str, run: Callable[..., Any], help: str, examples: str
-) -> ArgumentParser:
-    parser: ArgumentParser = found.add_parser(
-        name,
-        help=help,
-        description=text,
-        epilog=f"examples:\n{examples}",
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run)
-    add = parser.add_argument
-    add("--json", action="store_true", help="print the result, or the error, as one JSON object")
-    add(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        help="progress on standard error [only on a terminal]",
-    )
     return parser
 
 
@@ -137,7 +105,7 @@ def _add_demo(found: Any) -> None:
         "  semistream demo --products 5M --memory 12MB\n"
         "  semistream demo --products 50k --batches 5 --batch-rows 10k --skew 0 --json"
     )
-    parser = _command(found, "demo", _DEMO, commands.demo, "see it work on Spark", examples)
+    parser = command(found, "demo", _DEMO, commands.demo, "see it work on Spark", examples)
     add = parser.add_argument
     add("--products", type=_count, default=1_000_000, metavar="N", help="in the table [1M]")
     add("--batches", type=_count, default=10, metavar="N", help="micro-batches [10]")
@@ -165,27 +133,13 @@ def _add_demo(found: Any) -> None:
     add("--keep", action="store_true", help="also keep Spark's results, checkpoints and counters")
 
 
-def _add_build(found: Any) -> None:
-    examples = (
-        "  semistream build products.parquet products --key product_id\n"
-        "  semistream build prices.csv prices --key country,product_id --memory 200MB"
-    )
-    parser = _command(found, "build", _BUILD, commands.build, "make a store of a table", examples)
-    add = parser.add_argument
-    add("input", type=Path, metavar="INPUT", help="Parquet file or folder, Arrow or CSV file")
-    add("store", type=Path, metavar="STORE", help="folder to make")
-    add("--key", required=True, metavar="A,B", help="column to join on, or several")
-    add("--memory", default="1GB", metavar="SIZE", help="rows beyond this are sorted on disk [1GB]")
-    add("--page-bytes", default="64KiB", metavar="SIZE", help="size of a page [64KiB]")
-
-
 def _add_enrich(found: Any) -> None:
     examples = (
         "  semistream enrich sales.parquet enriched.parquet --master products --on product_id\n"
         "  semistream enrich sales.parquet named.arrow --master products --on product_id \\\n"
         "      --how left --columns name,price --memory 20MB"
     )
-    parser = _command(
+    parser = command(
         found, "enrich", _ENRICH, commands.enrich, "join a file with a master table", examples
     )
     add = parser.add_argument
@@ -193,7 +147,6 @@ def _add_enrich(found: Any) -> None:
     add("output", type=Path, metavar="OUT", help="file to write: .parquet, .arrow or .feather")
     add(
         "--master",
-        type=Path,
         required=True,
         metavar="PATH",
         help="a store, or a Parquet file or folder",
@@ -224,20 +177,12 @@ def _add_enrich(found: Any) -> None:
     add("--overwrite", action="store_true", help="replace OUT if it exists")
 
 
-def _add_store_command(
-    found: Any, name: str, text: str, run: Callable[..., Any], help: str
-) -> None:
-    examples = f"  semistream {name} products\n  semistream {name} products --json"
-    parser = _command(found, name, text, run, help, examples)
-    parser.add_argument("store", type=Path, metavar="STORE", help="folder of the store")
-
-
 def _add_receive(found: Any) -> None:
     examples = (
         "  semistream receive --dir shed --port 7070\n"
         "  semistream receive --dir shed --port 7070 --host 0.0.0.0"
     )
-    parser = _command(
+    parser = command(
         found, "receive", _RECEIVE, commands.receive, "keep rows that joins shed", examples
     )
     add = parser.add_argument

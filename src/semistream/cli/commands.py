@@ -5,21 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from ..errors import SpecError
-from ..join import SemiStreamJoin, Stats
-from ..master import Master, Store, open_master
+from ..join import SemiStreamJoin
+from ..master import Master, open_master
 from ..master.place import LocalPlace
 from ..master.store_format import versions
-from ..memory import parse_bytes, show_bytes
+from ..memory import show_bytes
 from ..shed import ShedReceiver
+from ..stats import Stats
 from .files import check_target, read_rows, write_rows
 from .progress import Progress
 
@@ -29,43 +27,6 @@ class Result:
     data: dict[str, Any]
     text: str
     failed: bool = False
-
-
-def build(args: Namespace) -> Result:
-    began = time.monotonic()
-    rows = read_rows(args.input)
-    with (
-        Progress("read", total=rows.count, show=args.progress) as reading,
-        Progress("written", total=rows.count, show=args.progress) as writing,
-    ):
-        batches = _watched(rows.batches, reading)
-        store = Store.create(
-            args.store,
-            pa.RecordBatchReader.from_batches(rows.schema, batches),
-            key=names(args.key),
-            page_bytes=parse_bytes(args.page_bytes),
-            spill_bytes=parse_bytes(args.memory),
-            progress=writing,
-        )
-    seconds = time.monotonic() - began
-    data = {"command": "build", "input": str(args.input), **_described(store)}
-    data["seconds"] = round(seconds, 3)
-    text = (
-        f"Built the store {args.store} from {args.input} in {seconds:.1f} s\n"
-        f"  rows    {data['rows']:,}, key {', '.join(data['key'])}"
-        f"{'' if data['unique'] else ' (some keys have several rows)'}\n"
-        f"  pages   {data['pages']:,}, {show_bytes(data['bytes'])}"
-    )
-    return Result(data, text)
-
-
-def _watched(batches: Iterator[pa.RecordBatch], progress: Progress) -> Iterator[pa.RecordBatch]:
-    done = 0
-    for batch in batches:
-        yield batch
-        done += len(batch)
-        progress(done)
-    progress.close()
 
 
 def enrich(args: Namespace) -> Result:
@@ -127,38 +88,6 @@ def _enriched(args: Namespace, join: SemiStreamJoin, stats: Stats, seconds: floa
     return Result(data, text)
 
 
-def verify(args: Namespace) -> Result:
-    began = time.monotonic()
-    store = Store.open(args.store)
-    info = store.describe()
-    with Progress("verified", "pages", info.pages, show=args.progress) as progress:
-        pages = store.verify(progress)
-    seconds = time.monotonic() - began
-    data = {"command": "verify", **_described(store), "ok": True, "seconds": round(seconds, 3)}
-    text = (
-        f"{args.store} is sound: every byte of {pages:,} pages ({info.rows:,} rows, "
-        f"{show_bytes(info.bytes)}) is as it was written ({seconds:.1f} s)"
-    )
-    return Result(data, text)
-
-
-def inspect(args: Namespace) -> Result:
-    store = Store.open(args.store)
-    data = {"command": "inspect", **_described(store)}
-    wide = max(len(name) for name in data["columns"])
-    lines = [
-        f"{args.store}, version {data['version']}",
-        f"  rows     {data['rows']:,}",
-        f"  pages    {data['pages']:,}, {show_bytes(data['bytes'])} "
-        f"(the largest has {show_bytes(data['max_page_bytes'])})",
-        f"  key      {', '.join(data['key'])}, "
-        + ("each at most once" if data["unique"] else "some keys have several rows"),
-        "  columns",
-        *(f"    {name:<{wide}}  {kind}" for name, kind in data["columns"].items()),
-    ]
-    return Result(data, "\n".join(lines))
-
-
 def receive(args: Namespace) -> Result:
     receiver = ShedReceiver(args.dir, args.host, args.port)
     address = receiver.address
@@ -212,23 +141,8 @@ def pairs(given: list[str]) -> dict[str, str]:
     return result
 
 
-def _open(path: Path, key: str | None, on: list[str]) -> Master:
+def _open(path: str, key: str | None, on: list[str]) -> Master:
     """A store knows its key; for Parquet it is what --key says, or the columns of --on."""
-    if versions(LocalPlace(path)):
+    if "://" not in path and versions(LocalPlace(Path(path))):
         return open_master(path, names(key) if key else None)
     return open_master(path, names(key) if key else on)
-
-
-def _described(store: Store) -> dict[str, Any]:
-    info = store.describe()
-    return {
-        "store": str(store.place),
-        "version": info.version,
-        "rows": info.rows,
-        "pages": info.pages,
-        "bytes": info.bytes,
-        "max_page_bytes": info.max_page_bytes,
-        "key": list(info.key),
-        "unique": info.unique,
-        "columns": {f.name: str(f.type) for f in info.schema},
-    }

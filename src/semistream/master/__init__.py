@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from ..errors import MasterError, SpecError
 from .base import Master, MasterInfo, Pages
+from .delta import DeltaMaster, is_delta
+from .files import open_files
 from .memory import MemoryMaster
 from .parquet import ParquetMaster
-from .place import LocalPlace
+from .place import place_at
 from .store import Store
 from .store_format import versions
 
@@ -22,13 +23,19 @@ __all__ = ["Master", "MasterInfo", "Pages", "Source", "Store", "from_locator", "
 
 
 def open_master(
-    source: Source, key: str | Sequence[str] | None = None, *, version: int | None = None
+    source: Source,
+    key: str | Sequence[str] | None = None,
+    *,
+    version: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Master:
-    """Open a master table: a store's path, a Parquet file or folder, or an Arrow table.
+    """Open a master table: a store's path, a Parquet file or folder, a Delta table, or an Arrow
+    table. Files may lie in an object store (s3://...), with `storage_options` as for fsspec.
 
-    A store knows its key; anything else needs `key`. `version` is for masters that have some.
+    A store knows its key; anything else needs `key`. `version` is that of a store or Delta table;
+    without it the latest.
     """
-    opened = _open(source, key, version)
+    opened = _open(source, key, version, storage_options)
     if version is None or opened.describe().version == version:
         return opened
     if opened.describe().version is None:
@@ -39,7 +46,12 @@ def open_master(
     return from_locator(opened.locator() | {"version": version})
 
 
-def _open(source: Source, key: str | Sequence[str] | None, version: int | None) -> Master:
+def _open(
+    source: Source,
+    key: str | Sequence[str] | None,
+    version: int | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Master:
     if isinstance(source, Master):
         return _check_key(source, key)
     if isinstance(source, pa.RecordBatch):
@@ -50,14 +62,18 @@ def _open(source: Source, key: str | Sequence[str] | None, version: int | None) 
         raise SpecError(
             f"a master is a path, a pyarrow Table or a Store, not {type(source).__name__}"
         )
-    path = Path(source)
-    if "://" in str(source):
-        raise MasterError(f"{str(source)!r}: only local paths are supported in this release")
-    if versions(LocalPlace(path)):
-        return _check_key(Store.open(path, version), key)
-    if path.is_file() or path.is_dir():
-        return ParquetMaster(path, _need_key(key, f"the Parquet master {path}"))
-    raise MasterError(f"{path} does not exist; name a store, a Parquet file or a folder of them")
+    place = place_at(source, storage_options)
+    if versions(place):
+        return _check_key(Store.open(place, version), key)
+    files = open_files(source, storage_options)
+    if is_delta(files):
+        known = _need_key(key, f"the Delta table {files.name}")
+        return DeltaMaster(source, known, version, storage_options)
+    if version is not None:
+        raise SpecError(f"version={version}: {files.name} is neither a store nor a Delta table")
+    return ParquetMaster(
+        source, _need_key(key, f"the Parquet master {files.name}"), storage_options
+    )
 
 
 def from_locator(locator: dict[str, Any]) -> Master:
@@ -65,12 +81,15 @@ def from_locator(locator: dict[str, Any]) -> Master:
     at its newest one."""
     kind = locator["kind"]
     if kind == "store":
-        store = Store.open(locator["path"], locator["version"], io=locator["io"])
+        place = place_at(locator["path"], locator.get("options"))
+        store = Store.open(place, locator["version"], io=locator["io"])
         if store.manifest.store != locator["store"]:
             raise MasterError(f"{store.place} was rebuilt since the query began; start it again")
         return store
+    if kind == "delta":
+        return DeltaMaster.from_locator(locator)
     if kind == "parquet":
-        return ParquetMaster(Path(locator["path"]), locator["key"])
+        return ParquetMaster.from_locator(locator)
     with pa.ipc.open_stream(pa.py_buffer(locator["table"])) as reader:
         return MemoryMaster(reader.read_all(), locator["key"])
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import group_rows
+from ..columns import group_rows, one_batch
 from ..kernels import search
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def find_rows(master: Master, codes: I64, columns: Sequence[str]) -> tuple[I64, 
         found = list(_blocks(master, codes[order], low[order], high[order], columns))
     schema = pa.schema([master.describe().schema.field(name) for name in columns])
     batches = [pa.RecordBatch.from_arrays(arrays, schema=schema) for _, arrays in found]
-    table = pa.Table.from_batches(batches, schema).combine_chunks()
-    rows = table.to_batches()[0] if table.num_rows else _no_rows(schema)
+    rows = one_batch(pa.Table.from_batches(batches, schema))
     return np.concatenate([np.zeros(0, np.int64), *(c for c, _ in found)]), rows
 
 
@@ -70,7 +69,3 @@ def _matches(pages: Pages, codes: I64, low: I32, high: I32) -> tuple[I64, list[p
     here = count > 0
     loc = group_rows(pages.columns, start[here], count[here])
     return np.repeat(codes[here], count[here]), pages.columns.gather(loc)
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)

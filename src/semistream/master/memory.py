@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import Chunks
+from ..columns import Chunks, one_batch
 from ..keys import codes_of, not_null
 from .base import Master, MasterInfo, Pages, Traffic
 from .store_write import design, plain_batch
@@ -29,8 +29,7 @@ class MemoryMaster(Master):
         self._design = design(table.schema, key)
         names = self._design.key
         batches = [plain_batch(b, self._design.schema) for b in table.to_batches()]
-        rows = pa.Table.from_batches(batches, self._design.schema).combine_chunks()
-        batch = rows.to_batches()[0] if rows.num_rows else _empty(self._design.schema)
+        batch = one_batch(pa.Table.from_batches(batches, self._design.schema))
         keys = [batch.column(name) for name in names]
         valid = not_null(keys)
         codes = codes_of(keys)
@@ -105,7 +104,3 @@ class MemoryMaster(Master):
         codes = self._codes.ctypes.data + 8 * starts
         bounds = self._codes[starts], self._codes[ends - 1]
         return Pages(chunks, codes, rows, numbers, 0, valid, self, bounds)
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)

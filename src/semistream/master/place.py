@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import StoreError
+from ..errors import SpecError, StoreError
 from .store_files import StoreFile
 
 MANIFESTS, DATA = "manifests", "data"
@@ -150,18 +150,29 @@ class LocalPlace(Place):
             raise StoreError(f"{self.root} cannot be made a folder: {error.strerror}") from error
 
     def tidy(self) -> None:
-        for folder in (self.data, self.root / MANIFESTS, self.root):
-            with suppress(OSError):
-                folder.rmdir()
+        with suppress(OSError):  # a folder that is in use ends it: someone else makes a store here
+            for folder in (self.data, self.root / MANIFESTS, self.root):
+                with suppress(FileNotFoundError):
+                    folder.rmdir()
 
     def locator(self) -> dict[str, Any]:
         return {"path": str(self.root.absolute())}
 
 
-def place_at(path: str | os.PathLike[str]) -> Place:
-    if "://" in str(path):
-        raise StoreError(f"{str(path)!r}: only local paths are supported in this release")
-    return LocalPlace(Path(path))
+def place_at(
+    path: str | os.PathLike[str] | Place, options: Mapping[str, Any] | None = None
+) -> Place:
+    """Where a store is: a local path, or a URL that fsspec knows, with its storage options."""
+    if isinstance(path, Place):
+        return path
+    text = os.fspath(path).removeprefix("file://")
+    if "://" in text:
+        from .remote import RemotePlace  # late: only object stores need it
+
+        return RemotePlace(text, options)
+    if options:
+        raise SpecError(f"storage_options are for paths such as s3://..., not for {text!r}")
+    return LocalPlace(Path(text))
 
 
 def sync_dir(path: Path) -> None:

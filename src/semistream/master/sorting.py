@@ -16,6 +16,7 @@ from ..columns import Chunks
 from ..keys import codes_of, not_null
 
 I64 = NDArray[np.int64]
+PIECE_BYTES = 256 << 20  # far below what fits into a text column of one batch
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Sorter:
         self._scratch = scratch
         self._folder: Path | None = None
         self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
         self._chunks = Chunks(schema)
         self._runs: list[SortedRun] = []
         self.null_rows: list[pa.RecordBatch] = []
@@ -46,7 +48,8 @@ class Sorter:
             batch = batch.filter(pa.array(valid))
         if len(batch):
             self._pending.append(batch)
-            if sum(b.nbytes for b in self._pending) >= self._spill_bytes:
+            self._pending_bytes += batch.nbytes
+            if self._pending_bytes >= self._spill_bytes:
                 self._spill()
 
     def _sorted(self, chunks: Chunks, first: int) -> SortedRun:
@@ -68,8 +71,10 @@ class Sorter:
         step = 1 << 16
         with pa.ipc.new_file(str(path), self._schema) as writer:
             for at in range(0, len(run.loc), step):
-                rows = chunks.gather(run.loc[at : at + step])
-                writer.write_batch(pa.RecordBatch.from_arrays(rows, schema=self._schema))
+                some = run.loc[at : at + step]
+                for a, b in _cuts(chunks.widths(some), np.arange(len(some))):
+                    rows = chunks.gather(some[a:b])
+                    writer.write_batch(pa.RecordBatch.from_arrays(rows, schema=self._schema))
         mapped = pa.ipc.open_file(pa.memory_map(str(path)))
         loc = []
         for i in range(mapped.num_record_batches):
@@ -77,10 +82,10 @@ class Sorter:
             c = self._chunks.append(batch)
             loc.append((np.int64(c) << 32) | np.arange(len(batch), dtype=np.int64))
         self._runs.append(SortedRun(run.codes, np.concatenate(loc)))
-        self._pending = []
+        self._pending, self._pending_bytes = [], 0
 
     def pieces(self, piece_rows: int) -> Iterator[tuple[I64, pa.RecordBatch]]:
-        """All rows in code order, about `piece_rows` at a time."""
+        """All rows in code order, about `piece_rows` or PIECE_BYTES at a time, whole codes."""
         if self._pending:
             first = len(self._chunks)
             for batch in self._pending:
@@ -97,9 +102,23 @@ class Sorter:
             codes = np.concatenate([r.codes[a:b] for r, a, b in parts] or [np.zeros(0, np.int64)])
             loc = np.concatenate([r.loc[a:b] for r, a, b in parts] or [np.zeros(0, np.int64)])
             order = np.argsort(codes, kind="stable")
-            rows = self._chunks.gather(loc[order])
-            yield codes[order], pa.RecordBatch.from_arrays(rows, schema=self._schema)
+            codes, loc = codes[order], loc[order]
+            heads = np.flatnonzero(np.diff(codes, prepend=codes[:1] - 1))
+            for a, b in _cuts(self._chunks.widths(loc), heads):
+                rows = self._chunks.gather(loc[a:b])
+                yield codes[a:b], pa.RecordBatch.from_arrays(rows, schema=self._schema)
 
     def close(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _cuts(ends: I64, heads: I64) -> Iterator[tuple[int, int]]:
+    """Rows [a, b) of at most PIECE_BYTES, as `ends` counts them, that begin at one of `heads`."""
+    every = np.append(heads, len(ends) - 1)
+    at = 0
+    while at < len(heads):
+        full = int(np.searchsorted(ends, ends[every[at]] + PIECE_BYTES, "right")) - 1
+        stop = max(at + 1, int(np.searchsorted(every, full, "right")) - 1)
+        yield int(every[at]), int(every[stop])
+        at = stop

@@ -7,7 +7,7 @@ reads a version keeps it while others publish new ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..errors import SpecError, StoreError
 from . import store_format as fmt
 from .base import NOTHING, Master
 from .place import Place, place_at
-from .store_change import change, compact
+from .store_change import change, compact, is_latest, publish
 from .store_expire import expire, writing
 from .store_files import Rows, as_batches
 from .store_read import StorePages
@@ -43,38 +43,44 @@ class Store(StorePages):
         page_bytes: int = PAGE_BYTES,
         spill_bytes: int = 1 << 30,
         progress: Progress | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Store:
-        """Sort `data` by key and write it as version 1 of a new store. Rows beyond `spill_bytes`
+        """Sort `data` by key and write it as version 1 of a new store, in a local folder or in an
+        object store (s3://..., with `storage_options` as for fsspec). Rows beyond `spill_bytes`
         are sorted on disk. A crash before the end leaves no store behind."""
-        place = place_at(path)
+        place = place_at(path, storage_options)
         if fmt.versions(place):
             raise StoreError(f"{place} is a store already; choose another path or delete it first")
         schema, batches = as_batches(data)
         plan = design(schema, key, page_bytes)
-        with place.new_store(), writing(place):
+        with place.new_store(), writing(place, new=True):
             run = write_run(place, plan, batches, spill_bytes, progress)
-            fmt.publish(place, plan.manifest([run]))
-        return cls.open(path)
+            publish(place, plan.manifest([run]), [run])
+        return cls.open(place)
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str] | Place, version: int | None = None, *, io: str = "auto"
+        cls,
+        path: str | os.PathLike[str] | Place,
+        version: int | None = None,
+        *,
+        io: str = "auto",
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Store:
         """Open the latest version, or a given one. `io`: "map", "pread", or "auto"."""
-        place = path if isinstance(path, Place) else place_at(path)
+        place = place_at(path, storage_options)
         if io not in ("auto", "map", "pread"):
             raise SpecError(f'io={io!r}: choose "auto", "map" or "pread"')
         if io == "map" and place.remote:
             raise SpecError(f'io="map": {place} is not a local folder; choose "pread" or "auto"')
-        known = fmt.versions(place)
-        if not known:
-            raise StoreError(f"{place} is not a store: it has no manifest; make one: Store.create")
-        if version is not None and version not in known:
-            raise StoreError(f"{place} has no version {version}; it has {_ranges(known)}")
-        number = known[-1] if version is None else version
-        manifest = fmt.read_manifest(place, number)
         how = ("pread" if place.remote else "map") if io == "auto" else io
-        return cls(place, manifest, how)
+        while True:
+            number = _version(place, version)
+            try:
+                return cls(place, fmt.read_manifest(place, number), how)
+            except StoreError:
+                if number in fmt.versions(place):
+                    raise  # else it expired meanwhile: take a newer one, or say it is gone
 
     @property
     def version(self) -> int:
@@ -168,12 +174,7 @@ class Store(StorePages):
     # --- versions ------------------------------------------------------------------------------
 
     def newest(self) -> Store:
-        known = fmt.versions(self.place)
-        latest = fmt.read_manifest(self.place, known[-1]) if known else None
-        if latest is None or latest.store != self.manifest.store:
-            what = "is gone" if latest is None else "was deleted and built anew"
-            raise StoreError(f"the store {self.place} {what}; open it again")
-        return self if latest.version == self.version else Store(self.place, latest, self.io)
+        return self if is_latest(self) else Store.open(self.place, io=self.io)
 
     def changed_since(self, older: Master) -> I64 | None:
         """All that runs which the older version did not have claim; runs that were merged claim
@@ -189,6 +190,15 @@ class Store(StorePages):
         new = [i for i, run in enumerate(runs) if i and run.id not in had]
         codes = [self.index.claims.codes(i) for i in new]
         return np.unique(np.concatenate([NOTHING, *codes]))
+
+
+def _version(place: Place, wanted: int | None) -> int:
+    known = fmt.versions(place)
+    if not known:
+        raise StoreError(f"{place} is not a store: it has no manifest; make one: Store.create")
+    if wanted is not None and wanted not in known:
+        raise StoreError(f"{place} has no version {wanted}; it has {_ranges(known)}")
+    return known[-1] if wanted is None else wanted
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -12,15 +12,16 @@ along, and where codes are hashes, any change takes along rows of other keys wit
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..columns import Chunks
-from ..errors import ConflictError, SpecError
+from ..errors import ConflictError, SpecError, StoreError
 from . import store_format as fmt
 from .base import not_among
 from .finding import find_rows
@@ -33,6 +34,7 @@ from .store_write import Progress, plain_batch
 
 I64 = NDArray[np.int64]
 PIECE_ROWS = 1 << 18
+OLD_BYTES = 256 << 20
 
 
 def change(
@@ -105,11 +107,30 @@ def write_piece(
     """Write what becomes of some codes: `rows` are all rows of the change that have them, in code
     order. Returns how many rows the store has more (or fewer). Local writers and tasks of a
     cluster share this."""
-    piece = _PIECES[kind](store, codes, rows)
-    _add_sorted(writer, piece.codes, piece.rows)
-    if len(piece.gone):
-        writer.claim(piece.gone)
-    return piece.more
+    more = 0
+    for part in _by_old_bytes(store, codes):
+        piece = _PIECES[kind](store, codes[part], rows[part])
+        _add_sorted(writer, piece.codes, piece.rows)
+        if len(piece.gone):
+            writer.claim(piece.gone)
+        more += piece.more
+    return more
+
+
+def _by_old_bytes(store: StorePages, codes: I64) -> Iterator[slice]:
+    """Cut a piece where it would bring more than OLD_BYTES of pages along, between codes."""
+    heads = np.flatnonzero(np.diff(codes, prepend=codes[:1] - 1)) if len(codes) else NOTHING
+    low, high = store.seek(codes[heads])
+    size = np.zeros(len(heads), np.int64)
+    ends = np.concatenate([[0], np.cumsum(store.index.length)])
+    run = np.searchsorted(store.runs, low, "right")
+    for mine in [np.flatnonzero(run == r) for r in np.unique(run)]:  # a page counts once
+        before = np.concatenate([[0], np.maximum.accumulate(high[mine])[:-1]])
+        size[mine] = np.maximum(0, ends[high[mine]] - ends[np.maximum(low[mine], before)])
+    cut = np.flatnonzero(np.diff(np.cumsum(size) // OLD_BYTES, prepend=0))
+    for a, b in pairwise([0, *heads[cut], len(codes)]):
+        if b > a:
+            yield slice(int(a), int(b))
 
 
 def _append(store: StorePages, codes: I64, rows: pa.RecordBatch) -> _Piece:
@@ -166,9 +187,19 @@ def _add_sorted(writer: PartWriter, codes: list[I64], rows: list[pa.RecordBatch]
 
 def check_latest(store: StorePages) -> None:
     """A change of an old version would be refused in the end: say so at once."""
-    latest = fmt.versions(store.place)
-    if latest and latest[-1] != store.manifest.version:
+    if not fmt.versions(store.place):
+        raise StoreError(f"{store.place} has been deleted: it has no manifest; make a new store")
+    if not is_latest(store):
         raise fmt.conflict(store.place, store.manifest.version + 1)
+
+
+def is_latest(store: StorePages) -> bool:
+    """Whether there is no newer version, and no other store that was built in its place."""
+    known, mine = fmt.versions(store.place), store.manifest
+    if not known or known[-1] != mine.version:
+        return not known
+    there = fmt.manifest_if_there(store.place, mine.version)
+    return there is not None and there.store == mine.store
 
 
 def publish_change(

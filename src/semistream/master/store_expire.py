@@ -21,9 +21,10 @@ from pathlib import Path
 
 from ..errors import SpecError, StoreError
 from . import store_format as fmt
-from .place import DATA, LocalPlace, Place
+from .place import DATA, MANIFESTS, LocalPlace, Place, sync_dir
 
 OURS = re.compile(r"\.?[0-9a-f]{32}[-.].*|\.sort-.*")  # names that writers of stores give
+UNPUBLISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # a manifest on its way
 LOCK = re.compile(r"\.writer-[0-9a-f]{32}\.lock")
 LEFTOVER_AGE = 86_400.0  # seconds, where locks are impossible
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -33,28 +34,40 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 @contextmanager
-def writing(place: Place) -> Iterator[None]:
-    """Be known as a writer; clean up behind those who died, and in the end behind oneself."""
+def writing(place: Place, new: bool = False) -> Iterator[None]:
+    """Be known as a writer; clean up behind those who died, and in the end behind oneself. `new`:
+    there is no store yet."""
     if not isinstance(place, LocalPlace):
-        clean(place)
+        _try_to_clean(place)
         yield
         return
     path = place.data / f".writer-{uuid.uuid4().hex}.lock"
-    handle = _lock(path)
+    handle = _lock(path, place if new else None)
     try:
-        clean(place, path.name)
+        _try_to_clean(place, path.name)
         yield
     finally:
-        with suppress(StoreError):  # a damaged manifest must not hide what happened before
-            clean(place, path.name)
-        path.unlink(missing_ok=True)
-        os.close(handle)
+        try:
+            _try_to_clean(place, path.name)
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(handle)
 
 
-def _lock(path: Path) -> int:
-    """A new file, locked. Someone who cleans up may remove it before the lock is on it."""
+def _lock(path: Path, new: Place | None) -> int:
+    """A new file, locked. Someone who cleans up may remove it before the lock is on it, and someone
+    who fails to make a store at the same place may remove the folder."""
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            if new is not None and isinstance(error, FileNotFoundError):
+                new.prepare()
+                continue
+            raise StoreError(
+                f"{path.parent} cannot be written to: {error.strerror}; a change needs the store's "
+                "data folder, and the right to make files in it"
+            ) from error
         fcntl.flock(handle, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(handle).st_ino:
@@ -78,10 +91,18 @@ def _alive(path: Path) -> bool:
         os.close(handle)
 
 
+def _try_to_clean(place: Place, mine: str = "") -> None:
+    """A damaged manifest of an old version must not stop a change, nor hide why one failed; what
+    that version needs is unknown, so nothing is removed."""
+    with suppress(StoreError):
+        clean(place, mine)
+
+
 def clean(place: Place, mine: str = "") -> list[str]:
     """Remove files that no version names and no living writer can be writing. The order matters:
     whoever wrote a listed file had its lock before, and publishes before it lets the lock go."""
     found = [file for file in place.list(DATA) if OURS.fullmatch(file.name)]
+    drafts = [file for file in place.list(MANIFESTS) if UNPUBLISHED.fullmatch(file.name)]
     if isinstance(place, LocalPlace):
         folders = [p for p in place.data.glob(".sort-*") if p.is_dir()]
         locks = [f.name for f in place.list(DATA) if LOCK.fullmatch(f.name) and f.name != mine]
@@ -91,17 +112,27 @@ def clean(place: Place, mine: str = "") -> list[str]:
             shutil.rmtree(folder, ignore_errors=True)
     else:
         found = [file for file in found if file.changed < time.time() - LEFTOVER_AGE]
+        drafts = [file for file in drafts if file.changed < time.time() - LEFTOVER_AGE]
     named = _named(place) if found else set()
-    gone = [file.name for file in found if file.name not in named]
+    gone = [f"{DATA}/{file.name}" for file in found if file.name not in named]
+    gone += [f"{MANIFESTS}/{file.name}" for file in drafts]
     for name in gone:
-        place.remove(f"{DATA}/{name}")
+        place.remove(name)
     return gone
 
 
 def _named(place: Place) -> set[str]:
     """Files that some version needs."""
-    manifests = [fmt.read_manifest(place, version) for version in fmt.versions(place)]
-    return {name for m in manifests for run in m.runs for name in run.files}
+    while True:
+        manifests = [fmt.manifest_if_there(place, version) for version in fmt.versions(place)]
+        if all(m is not None for m in manifests):
+            return {name for m in manifests for name in _files(m)}
+        # One expired meanwhile. What it shares with a version that is newer than the list must
+        # stay, so the list is made again.
+
+
+def _files(manifest: fmt.Manifest | None) -> list[str]:
+    return [] if manifest is None else [name for run in manifest.runs for name in run.files]
 
 
 # --- old versions ---------------------------------------------------------------------------------
@@ -122,14 +153,18 @@ def expire(
     known = fmt.versions(place)
     pinned = {version for folder in pins for version in pinned_versions(place, folder)}
     old = []
-    for version, following in pairwise(known[: len(known) - keep + 1]):
-        replaced = fmt.read_manifest(place, following).created
-        if version not in pinned and replaced <= limit:
+    for version, following in pairwise(known[: max(0, len(known) - keep + 1)]):
+        newer = fmt.manifest_if_there(place, following)
+        if newer is not None and version not in pinned and newer.created <= limit:
             old.append(version)
-    for version in old:  # first what readers find a version by, then what it is made of
-        place.remove(fmt.manifest_name(version))
+    files = {name for version in old for name in _files(fmt.manifest_if_there(place, version))}
     with writing(place):
-        pass
+        for version in old:  # first what readers find a version by, then what it is made of
+            place.remove(fmt.manifest_name(version))
+        if old and isinstance(place, LocalPlace):  # none may come back when power is lost
+            sync_dir(place.root / MANIFESTS)
+        for name in files - _named(place) if old else ():
+            place.remove(f"{DATA}/{name}")
     return old
 
 
@@ -138,7 +173,7 @@ def seconds(age: float | str) -> float:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smhdw])\s*", str(age))
     if match is not None:
         return float(match[1]) * _UNITS[match[2]]
-    if isinstance(age, str) or age < 0:
+    if isinstance(age, bool) or not isinstance(age, int | float) or not age >= 0:
         raise SpecError(f'{age!r} is not an age; write seconds, "30m", "12h" or "7d"')
     return float(age)
 

@@ -20,7 +20,8 @@ class StoreFile:
     """A local file of known size, mapped or read by position."""
 
     def __init__(self, path: Path, size: int, io: str) -> None:
-        self.path, self.size = path, size
+        self.path: Path | str = path
+        self.size = size
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except OSError as error:

@@ -149,6 +149,16 @@ def read_manifest(place: Place, version: int) -> Manifest:
         raise DamagedError(f"the manifest {where} is damaged: {error}; restore it") from error
 
 
+def manifest_if_there(place: Place, version: int) -> Manifest | None:
+    """A manifest, or None where the version has expired since it was listed."""
+    try:
+        return read_manifest(place, version)
+    except StoreError:
+        if version in versions(place):
+            raise
+        return None
+
+
 def _manifest(body: dict[str, Any]) -> Manifest:
     runs = [Run(**{**r, "shards": [Shard(**s) for s in r["shards"]]}) for r in body["runs"]]
     names = [name for run in runs for name in run.files] + [run.id for run in runs]

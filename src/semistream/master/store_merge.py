@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import Chunks
+from ..columns import Chunks, one_batch
 from ..keys import codes_of
 from . import store_format as fmt
 from .store_read import StorePages
@@ -97,9 +97,9 @@ def _live(whole: StorePages, first: int) -> Iterator[tuple[I64, pa.RecordBatch]]
         every = np.concatenate([NOTHING, *codes])
         if len(every):
             order = np.argsort(every, kind="stable")
-            table = pa.Table.from_batches([b for b in batches if len(b)]).combine_chunks()
-            chunks = Chunks.of(table.to_batches()[0])
-            rows = pa.RecordBatch.from_arrays(chunks.gather(order), schema=table.schema)
+            together = one_batch(pa.Table.from_batches([b for b in batches if len(b)]))
+            arrays = Chunks.of(together).gather(order)
+            rows = pa.RecordBatch.from_arrays(arrays, schema=together.schema)
             yield every[order], rows
         low = high if high is not None else low
 
@@ -114,8 +114,7 @@ def _range(whole: StorePages, run: int, low: int, high: int | None) -> tuple[I64
     if a >= b:
         return NOTHING, no_rows(whole)
     pages = whole.read(np.arange(a, b, dtype=np.int64), whole.design.schema.names)
-    rows = whole.table(pages).combine_chunks()
-    batch = rows.to_batches()[0] if rows.num_rows else no_rows(whole)
+    batch = one_batch(whole.table(pages))
     codes = codes_of([batch.column(name) for name in whole.design.key])
     keep = codes >= low
     if high is not None:

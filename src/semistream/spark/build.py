@@ -11,8 +11,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -20,6 +21,7 @@ from ..errors import StoreError
 from ..master import Store
 from ..master import store_format as fmt
 from ..master.place import place_at
+from ..master.store_change import publish
 from ..master.store_expire import writing
 from ..master.store_write import PAGE_BYTES, design
 from .run import write_run
@@ -36,23 +38,24 @@ def build_store(
     partitions: int | None = None,
     page_bytes: int = PAGE_BYTES,
     progress: bool | Report = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Store:
     """Write `df` as version 1 of a new store, sorted by `key`, one shard per Spark task.
 
-    `path` must be writable from every executor. `progress=True` prints a line per second;
-    a function gets (bytes written, seconds).
+    `path` must be writable from every executor; `storage_options` are for s3://... and the like.
+    `progress=True` prints a line per second; a function gets (bytes written, seconds).
     """
-    place = place_at(path)
+    place = place_at(path, storage_options)
     if fmt.versions(place):
         raise StoreError(f"{place} is a store already; choose another path or delete it first")
     plan = design(stream_schema(df), key, page_bytes)
     data = place.data.absolute()
-    with place.new_store(), writing(place):
+    with place.new_store(), writing(place, new=True):
         written = write_run(
             df, place, plan, partitions=partitions, watch=lambda run: _Watch(data, run, progress)
         )
-        fmt.publish(place, plan.manifest([written.run]))
-    return Store.open(path)
+        publish(place, plan.manifest([written.run]), [written.run])
+    return Store.open(place)
 
 
 class _Watch:

@@ -8,8 +8,9 @@ they changed other keys the run fits their version just as well; where not, the 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from pyspark.sql import DataFrame
@@ -18,7 +19,7 @@ from ..errors import ConflictError, SpecError
 from ..master import Store, open_master
 from ..master import store_format as fmt
 from ..master.place import Place, place_at
-from ..master.store_change import discard, null_keys, publish_change
+from ..master.store_change import discard, null_keys, publish, publish_change
 from ..master.store_expire import writing
 from ..master.store_index import claimed
 from ..master.store_write import design
@@ -38,6 +39,7 @@ def upsert_store(
     key: str | Sequence[str] | None = None,
     writer_batch: WriterBatch | None = None,
     partitions: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Store:
     """Replace all rows of the keys in `df` by its rows; keys that are new are added.
 
@@ -46,7 +48,8 @@ def upsert_store(
     once: where this or a later batch of that writer is in the store already, nothing is changed.
     Returns the store at the new version.
     """
-    return _change(df, path, "upsert", key, writer_batch, partitions)
+    place = place_at(path, storage_options)
+    return _change(df, place, "upsert", key, writer_batch, partitions)
 
 
 def append_to_store(
@@ -55,9 +58,11 @@ def append_to_store(
     *,
     writer_batch: WriterBatch | None = None,
     partitions: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Store:
     """Add the rows of `df` to those that their keys have; see `upsert_store`."""
-    return _change(df, path, "append", None, writer_batch, partitions)
+    place = place_at(path, storage_options)
+    return _change(df, place, "append", None, writer_batch, partitions)
 
 
 def delete_from_store(
@@ -66,10 +71,12 @@ def delete_from_store(
     *,
     writer_batch: WriterBatch | None = None,
     partitions: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Store:
     """Remove all rows of the keys in `df`; other columns of `df` do not matter. Keys that are not
     there, and NULLs, change nothing; see `upsert_store`."""
-    return _change(df, path, "delete", None, writer_batch, partitions)
+    place = place_at(path, storage_options)
+    return _change(df, place, "delete", None, writer_batch, partitions)
 
 
 _KINDS: dict[str, Callable[..., Store]] = {
@@ -80,7 +87,7 @@ _KINDS: dict[str, Callable[..., Store]] = {
 
 
 def upsert_into(
-    path: str | os.PathLike[str], kind: str = "upsert", **options: object
+    path: str | os.PathLike[str], kind: str = "upsert", **options: Any
 ) -> Callable[[DataFrame, int], None]:
     """For `foreachBatch`: every micro-batch changes the store, once, however often it is replayed.
     `kind` may also be "append" or "delete"; options are those of `upsert_store`."""
@@ -98,7 +105,7 @@ def upsert_into(
 
 def _change(
     df: DataFrame,
-    path: str | os.PathLike[str],
+    place: Place,
     kind: str,
     key: str | Sequence[str] | None,
     writer_batch: WriterBatch | None,
@@ -106,7 +113,6 @@ def _change(
 ) -> Store:
     if df.isStreaming:
         raise SpecError(f"a stream cannot {kind} by itself; use foreachBatch(upsert_into(path))")
-    place = place_at(path)
     for attempt in range(ATTEMPTS):
         try:
             if key is not None and not fmt.versions(place):
@@ -126,12 +132,12 @@ def _create(
     partitions: int | None,
 ) -> Store:
     plan = design(stream_schema(df), key)
-    with place.new_store(), writing(place):
+    with place.new_store(), writing(place, new=True):
         written = write_run(df, place, plan, partitions=partitions)
         if written.nulls:
             raise null_keys(plan.key, written.nulls)
         writers = {} if writer_batch is None else dict([writer_batch])
-        fmt.publish(place, replace(plan.manifest([written.run]), writers=writers))
+        publish(place, replace(plan.manifest([written.run]), writers=writers), [written.run])
     return Store.open(place)
 
 

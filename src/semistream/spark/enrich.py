@@ -97,9 +97,10 @@ def _open(
         return open_master(source, key, version=version), None
     if version != "latest":
         raise SpecError(f'version={version!r}: give a number, or "latest"')
-    opened = open_master(source, key).newest()
-    if opened.describe().version is None:
+    opened = open_master(source, key)
+    if opened.describe().version is None or opened.locator().get("pinned"):
         return opened, None
+    opened = opened.newest()
     if df.isStreaming:
         return opened, pins_folder(df, pins)
     if pins is not None:  # a batch within foreachBatch: its replay finds the same version

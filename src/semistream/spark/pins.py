@@ -94,7 +94,7 @@ class Pins:
             raise DamagedError(
                 f"the pin {self._place}/{name} is damaged: {error!r}; restore it. {self._way_out()}"
             ) from error
-        if pin.get("store") != locator.get("store"):
+        if pin.get("store") != _identity(locator):
             raise MasterError(
                 f"{locator['path']} was deleted and built anew since {self._words()} was joined "
                 f"with its version {version} ({self._place}/{name}). {self._way_out()}"
@@ -106,7 +106,7 @@ class Pins:
         version = newest.describe().version
         pin = {
             "master": locator["path"],
-            "store": locator.get("store"),
+            "store": _identity(locator),
             "version": version,
             "query": self._batch.query,
             "batch": self._batch.number,
@@ -148,3 +148,9 @@ class Pins:
             "If the sink has no rows of this micro-batch yet, you can delete the pin: then the "
             "newest version is used"
         )
+
+
+def _identity(locator: dict[str, Any]) -> str | None:
+    """What tells a store or a Delta table from another one that is built in its place."""
+    found: str | None = locator.get("store", locator.get("table"))
+    return found

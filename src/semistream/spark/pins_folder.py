@@ -19,7 +19,11 @@ def pins_folder(df: DataFrame, pins: str | os.PathLike[str] | None) -> str:
     tasks are on this machine, one of this user's."""
     if pins is not None:
         path = local_path(os.fspath(pins))
-        return os.fspath(pins) if path is None else _made(path)
+        if path is None:
+            raise SpecError(
+                f"pins={os.fspath(pins)!r} is not a folder: name one that all executors have"
+            )
+        return _made(path)
     conf = df.sparkSession.conf
     checkpoints = conf.get("spark.sql.streaming.checkpointLocation", None)
     beside = None if not checkpoints else local_path(checkpoints)

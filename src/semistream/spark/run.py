@@ -51,7 +51,7 @@ def write_run(
         if partitions is None
         else coded.repartitionByRange(partitions, code)
     )
-    task = ShardTask(place.locator()["path"], run, plan, kind, locator)
+    task = ShardTask(place.locator(), run, plan, kind, locator)
     with watch(run):
         rows = ranged.sortWithinPartitions(code).mapInArrow(task, RESULT).collect()
     results = [json.loads(row.result) for row in rows]

@@ -45,14 +45,14 @@ class CodeTask:
 class ShardTask:
     """Writes the rows of one partition, which come sorted by code, as a shard of a run."""
 
-    path: str
+    place: dict[str, Any]  # its locator
     run: str
     plan: Design
     kind: str = "base"
     locator: dict[str, Any] | None = None  # of the version that is to be changed
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        place = place_at(self.path)
+        place = place_at(self.place["path"], self.place.get("options"))
         # The name is unique per attempt, so a repeated task never meets its predecessor's file.
         shard = _Shard(self, place, f"{self.run}-{uuid.uuid4().hex[:12]}")
         try:

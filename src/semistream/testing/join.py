@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from ..errors import StateError
-from ..join import SemiStreamJoin, Stats
+from ..join import SemiStreamJoin
 from ..master import Master, open_master
 from ..spec import Params, join_type
+from ..stats import Stats
 from .rows import On, assert_same_rows, name_pairs, oracle, rebatch
 
 COUNTERS = ("rows_in", "rows_matched", "rows_unmatched", "rows_out", "waiting")

@@ -1,0 +1,239 @@
+"""The commands that make and change stores, and look at them."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import ConflictError, SpecError
+from ..master import Store
+from ..master.store_format import read_manifest, versions
+from ..memory import parse_bytes, show_bytes
+from .commands import Result, names
+from .files import Rows, read_rows
+from .progress import Progress
+
+ATTEMPTS = 5  # to publish, while others publish too
+
+
+# --- making -------------------------------------------------------------------------------------
+
+
+def build(args: Namespace) -> Result:
+    began = time.monotonic()
+    rows = read_rows(args.input)
+    with (
+        Progress("read", total=rows.count, show=args.progress) as reading,
+        Progress("written", total=rows.count, show=args.progress) as writing,
+    ):
+        batches = _watched(rows.batches, reading)
+        store = Store.create(
+            args.store,
+            pa.RecordBatchReader.from_batches(rows.schema, batches),
+            key=names(args.key),
+            page_bytes=parse_bytes(args.page_bytes),
+            spill_bytes=parse_bytes(args.memory),
+            progress=writing,
+        )
+    seconds = time.monotonic() - began
+    data = {"command": "build", "input": str(args.input), **_described(store)}
+    data["seconds"] = round(seconds, 3)
+    text = (
+        f"Built the store {args.store} from {args.input} in {seconds:.1f} s\n"
+        f"  rows    {data['rows']:,}, key {', '.join(data['key'])}"
+        f"{'' if data['unique'] else ' (some keys have several rows)'}\n"
+        f"  pages   {data['pages']:,}, {show_bytes(data['bytes'])}"
+    )
+    return Result(data, text)
+
+
+def _watched(batches: Iterator[pa.RecordBatch], progress: Progress) -> Iterator[pa.RecordBatch]:
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch)
+        progress(done)
+    progress.close()
+
+
+# --- changing -----------------------------------------------------------------------------------
+
+
+def append(args: Namespace) -> Result:
+    return _change(args, "append", "Added {rows} rows to")
+
+
+def upsert(args: Namespace) -> Result:
+    return _change(args, "upsert", "Upserted {rows} rows into")
+
+
+def delete(args: Namespace) -> Result:
+    return _change(args, "delete", "Deleted the rows of {rows} keys from")
+
+
+def _change(args: Namespace, kind: str, said: str) -> Result:
+    """Publish a version; where another writer was faster, begin again from its version."""
+    began = time.monotonic()
+    for attempt in range(1, ATTEMPTS + 1):
+        before = Store.open(args.store)
+        rows = read_rows(args.input)
+        schema = before.manifest.schema
+        if kind == "delete":
+            schema = pa.schema([schema.field(name) for name in before.manifest.key])
+        done = [0]
+        with Progress(f"{kind}: read", total=rows.count, show=args.progress) as progress:
+            batches = _fitted(rows, schema, done, progress)
+            reader = pa.RecordBatchReader.from_batches(schema, batches)
+            change: Callable[..., Store] = getattr(before, kind)
+            try:
+                after = change(reader, spill_bytes=parse_bytes(args.memory))
+                break
+            except ConflictError:
+                if attempt == ATTEMPTS:
+                    raise
+    data = {"command": kind, "input": str(args.input), "input_rows": done[0], **_described(after)}
+    data |= {"rows_before": before.manifest.rows, "changed": after is not before}
+    data["seconds"] = round(time.monotonic() - began, 3)
+    text = (
+        f"{said.format(rows=f'{done[0]:,}')} {args.store} in {data['seconds']:.1f} s: "
+        f"version {after.version}, {after.manifest.rows:,} rows "
+        f"({after.manifest.rows - before.manifest.rows:+,})"
+    )
+    if after is before:
+        text = f"{args.store} stays at version {after.version}: there was nothing to change"
+    return Result(data, text)
+
+
+def _fitted(
+    rows: Rows, schema: pa.Schema, done: list[int], progress: Progress
+) -> Iterator[pa.RecordBatch]:
+    """Batches with a store's columns and types: a CSV file does not say what its types are."""
+    missing = [name for name in schema.names if name not in rows.schema.names]
+    if missing:
+        raise SpecError(f"the input lacks the column {missing[0]!r}; it has {rows.schema.names}")
+    for batch in rows.batches:
+        try:
+            yield batch.select(schema.names).cast(schema)
+        except pa.ArrowException as error:
+            raise SpecError(f"the input does not fit the store's columns: {error}") from error
+        done[0] += len(batch)
+        progress(done[0])
+
+
+def compact(args: Namespace) -> Result:
+    began = time.monotonic()
+    before = Store.open(args.store)
+    total = before.manifest.rows
+    with Progress("compacted", total=total, show=args.progress) as progress:
+        after = before.compact(progress)
+    seconds = time.monotonic() - began
+    runs = len(before.manifest.runs)
+    data = {"command": "compact", **_described(after), "runs_before": runs}
+    data |= {"changed": after is not before, "seconds": round(seconds, 3)}
+    text = (
+        f"Compacted {args.store} in {seconds:.1f} s: version {after.version} is one run of "
+        f"{after.manifest.rows:,} rows, it was {runs}"
+    )
+    if after is before:
+        text = f"{args.store} stays at version {after.version}: it is one run already"
+    return Result(data, text)
+
+
+def expire(args: Namespace) -> Result:
+    store = Store.open(args.store)
+    gone = store.expire(args.older_than, keep=args.keep, pins=args.pins or ())
+    left = versions(store.place)
+    data = {"command": "expire", "store": str(store.place), "expired": gone, "versions": left}
+    if not gone:
+        text = f"{args.store}: no version is to go; there are {len(left):,}"
+    else:
+        text = f"{args.store}: {len(gone):,} versions expired, {len(left):,} are left"
+    return Result(data, text)
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+def verify(args: Namespace) -> Result:
+    """All versions, or one. Pages that versions share are read once for each."""
+    began = time.monotonic()
+    latest = Store.open(args.store, args.version)
+    numbers = [latest.version] if args.version is not None else versions(latest.place)
+    pages = size = 0
+    for number in numbers:
+        store = latest if number == latest.version else Store.open(latest.place, number)
+        info = store.describe()
+        label = f"verified version {number}"
+        with Progress(label, "pages", info.pages, show=args.progress) as progress:
+            pages += store.verify(progress)
+        size += info.bytes
+    seconds = time.monotonic() - began
+    data = {"command": "verify", **_described(latest), "ok": True, "versions": numbers}
+    data |= {"pages_verified": pages, "seconds": round(seconds, 3)}
+    which = f"version {numbers[0]}" if len(numbers) == 1 else f"{len(numbers):,} versions"
+    text = (
+        f"{args.store} is sound: every byte of {pages:,} pages ({which}, {show_bytes(size)}) is as "
+        f"it was written ({seconds:.1f} s)"
+    )
+    return Result(data, text)
+
+
+def inspect(args: Namespace) -> Result:
+    store = Store.open(args.store, args.version)
+    data = {"command": "inspect", **_described(store), "versions": _history(store)}
+    wide = max(len(name) for name in data["columns"])
+    lines = [
+        f"{args.store}, version {data['version']}",
+        f"  rows     {data['rows']:,}",
+        f"  pages    {data['pages']:,}, {show_bytes(data['bytes'])} "
+        f"(the largest has {show_bytes(data['max_page_bytes'])}) in {data['runs']} runs",
+        f"  key      {', '.join(data['key'])}, "
+        + ("each at most once" if data["unique"] else "some keys have several rows"),
+        "  columns",
+        *(f"    {name:<{wide}}  {kind}" for name, kind in data["columns"].items()),
+        "  versions",
+        *(_line(entry) for entry in data["versions"]),
+    ]
+    return Result(data, "\n".join(lines))
+
+
+def _history(store: Store) -> list[dict[str, Any]]:
+    """What each version is, the latest first; at most the last 20."""
+    entries = []
+    for number in versions(store.place)[:-21:-1]:
+        manifest = read_manifest(store.place, number)
+        made = datetime.fromtimestamp(manifest.created, UTC)  # format 1 does not say
+        created = made.isoformat() if manifest.created else None
+        entry = {"version": number, "created": created, "operation": manifest.operation}
+        entries.append({**entry, "rows": manifest.rows, "runs": len(manifest.runs)})
+    return entries
+
+
+def _line(entry: dict[str, Any]) -> str:
+    runs = "1 run" if entry["runs"] == 1 else f"{entry['runs']} runs"
+    when = (entry["created"] or "").removesuffix("+00:00").replace("T", " ")
+    return (
+        f"    {entry['version']:>6}  {when:<19}  {entry['operation']:<7}  "
+        f"{entry['rows']:,} rows, {runs}"
+    )
+
+
+def _described(store: Store) -> dict[str, Any]:
+    info = store.describe()
+    return {
+        "store": str(store.place),
+        "version": info.version,
+        "runs": len(store.manifest.runs),
+        "rows": info.rows,
+        "pages": info.pages,
+        "bytes": info.bytes,
+        "max_page_bytes": info.max_page_bytes,
+        "key": list(info.key),
+        "unique": info.unique,
+        "columns": {f.name: str(f.type) for f in info.schema},
+    }

@@ -1,0 +1,52 @@
+"""What a join tells about its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .engine import Engine
+from .memory import Ledger
+from .output import Counters
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counters of a join. Always: rows_in = rows_matched + rows_unmatched + waiting + buffered +
+    shed_out, and shed = reloaded + shed_out. The last four are 0 where no load is shed."""
+
+    algorithm: str
+    rows_in: int
+    rows_matched: int
+    rows_unmatched: int
+    rows_out: int
+    waiting: int
+    front_hits: int
+    pages_read: int
+    bytes_read: int
+    bytes_held: int
+    peak_bytes: int
+    budget_bytes: int
+    steps: int
+    shed: int = 0  # rows moved out so far, those that a join before this one left out included
+    reloaded: int = 0  # rows brought back
+    shed_out: int = 0  # rows that are out now
+    buffered: int = 0  # rows that have arrived and were not looked at yet
+
+
+def stats_of(
+    algorithm: str, engine: Engine | None, ledger: Ledger, pages_read: int, bytes_read: int
+) -> Stats:
+    """The counters of a join whose parts these are; there is no engine before the first batch."""
+    return Stats(
+        algorithm=algorithm,
+        **vars(engine.counters if engine is not None else Counters()),
+        waiting=engine.waiting if engine is not None else 0,
+        pages_read=pages_read,
+        bytes_read=bytes_read,
+        bytes_held=ledger.held,
+        peak_bytes=ledger.peak,
+        budget_bytes=ledger.budget,
+        steps=engine.steps if engine is not None else 0,
+        shed_out=engine.shed_out if engine is not None else 0,
+        buffered=engine.buffered if engine is not None else 0,
+    )
