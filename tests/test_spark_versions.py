@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from spark_data import PATIENCE, frame, no_job, stream_of, wait_for, write_files
@@ -339,6 +340,45 @@ def test_within_foreach_batch(spark, store, tmp_path) -> None:
     pq.write_table(sales, files / "more.parquet")
     assert start().awaitTermination(PATIENCE)
     assert found == [{1}, {1}, {2}]
+
+
+def test_a_stream_follows_a_delta_table(spark, tmp_path) -> None:
+    """Also when it gets a column that the query does not know."""
+    write_deltalake(tmp_path / "delta", rows(0))
+    sales = pa.table({"id": pa.array([3, 500], pa.int64())})
+    files = write_files(sales, tmp_path / "sales", 1)
+    ours = enrich(
+        stream_of(spark, files),
+        tmp_path / "delta",
+        "id",
+        version_column="v",
+        pins=tmp_path / "pins",
+    )
+    writer = ours.writeStream.format("memory").queryName("delta")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        more = rows(1).append_column("more", pa.array(range(KEYS)))
+        write_deltalake(tmp_path / "delta", more, mode="overwrite", schema_mode="overwrite")
+        pq.write_table(sales, files / "more.parquet")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert_same_rows(spark.table("delta").toArrow(), [(3, said(3, 0), 0), (3, said(3, 1), 1)])
+    old = enrich(frame(spark, sales), tmp_path / "delta", "id", version=0, version_column="v")
+    assert_same_rows(old.toArrow(), [(3, said(3, 0), 0)])
+
+
+def test_other_columns_than_planned(store) -> None:
+    """What a task adds is what the driver told Spark, or an error."""
+    locator = ss.Store.open(store).locator()
+    planned = pa.schema([("name", pa.string()), ("price", pa.float64())])
+    task = EnrichTask(
+        locator, [("id", "id")], "left", ["name"], None, 10**6, "sweepjoin", {}, planned
+    )
+    with pytest.raises(ss.MasterError, match="name string instead of name string, price double"):
+        list(task(iter([pa.record_batch({"id": pa.array([1], pa.int64())})])))
+    assert not _WARM
 
 
 def test_a_store_built_anew_under_a_query(spark, store, tmp_path) -> None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField
 
@@ -73,11 +74,15 @@ def enrich(
         locator=_locator(opened),
         on=pair_names(on),
         how=rehearsal.spec.how,
-        columns=list(columns) if columns is not None else None,
+        # By name, since a later version may have more.
+        columns=[n for n in info.schema.names if n not in info.key]
+        if columns is None
+        else list(columns),
         suffix=suffix,
         memory=memory,
         algorithm=rehearsal.algorithm.name,
         casts={f.name: f.type for f, g in zip(arrow, joined, strict=True) if f.type != g.type},
+        added=pa.schema(list(joined)[len(incoming) :]),
         pins=pinned,
         version_column=version_column,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..errors import MasterError
 from ..join import SemiStreamJoin
 from ..master import Master, from_locator
 from .pins import Batch, Pins
@@ -35,6 +36,7 @@ class EnrichTask:
     memory: int
     algorithm: str
     casts: dict[str, pa.DataType] = field(default_factory=dict)
+    added: pa.Schema | None = None  # the columns that the driver told Spark we add
     pins: str | None = None  # the folder; None: the version of the locator, always
     version_column: str | None = None
 
@@ -87,8 +89,9 @@ class EnrichTask:
                 self.memory,
                 suffix=self.suffix,
             )
+            self._check(join, schema)
         else:
-            self._move(join)
+            self._move(join, schema)
         _WARM[identity] = join
         return join
 
@@ -101,7 +104,17 @@ class EnrichTask:
             return have
         return from_locator(self.locator)
 
-    def _move(self, join: SemiStreamJoin) -> None:
+    def _check(self, join: SemiStreamJoin, schema: pa.Schema) -> None:
+        """Another version may have other columns; what Spark was told cannot change."""
+        found = pa.schema(list(join.check(schema))[len(schema) :])
+        if self.added is not None and not found.equals(self.added):
+            name = join.master.describe().name
+            raise MasterError(
+                f"the columns of {name} are others now: {_words(found)} instead of "
+                f"{_words(self.added)}; start the query again"
+            )
+
+    def _move(self, join: SemiStreamJoin, schema: pa.Schema) -> None:
         """A warm join goes on with another version. No row waits between tasks, so there is no
         output; what it has cached and did not change stays."""
         old = join.master
@@ -111,6 +124,7 @@ class EnrichTask:
                 try:
                     for _ in join.refresh(master):
                         pass
+                    self._check(join, schema)
                 except BaseException:
                     master.close()
                     raise
@@ -133,6 +147,10 @@ class EnrichTask:
             _, old = _WARM.popitem(last=False)
             old.close()
             old.master.close()
+
+
+def _words(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "none"
 
 
 def _write_stats(join: SemiStreamJoin) -> None:
