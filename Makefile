@@ -6,7 +6,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench bench-spark bench-lookups clean
+.PHONY: help setup run test check bench bench-spark bench-lookups chaos clean
 
 help: ## this text
 	@echo "semistream: join a stream with a master table larger than memory"
@@ -60,6 +60,9 @@ bench-spark: setup ## measure enrich() against Spark's own joins
 bench-lookups: setup ## measure lookups by key: the store, Parquet, PostgreSQL, MariaDB
 	@scripts/ensure_servers.sh
 	$(BIN)/python -m benchmarks.lookups $(ARGS)
+
+chaos: setup ## kill a streaming query 20 times while its master changes, check every row
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 clean: ## remove .venv, caches and everything that runs have written
 	rm -rf .venv build dist src/*.egg-info bench-out demo-out spark-warehouse metastore_db derby.log

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 # Spark's name of a join type, and the oracle's.
 SPARK_HOWS = {"inner": "inner", "left": "left", "left_semi": "semi", "left_anti": "anti"}
 
+PATIENCE = 90  # seconds
 
 PAYLOAD_SQL = "concat('payload of ', id, ' is ', id * 7919 % 10007)"
 
@@ -68,6 +70,13 @@ def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
     """A stream of the folder's files, one to a micro-batch."""
     schema = spark.read.parquet(str(folder)).schema
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def wait_for(what: str, condition: Callable[[], object], poll: float = 0.1) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen within {PATIENCE} s"
+        time.sleep(poll)
 
 
 @contextmanager

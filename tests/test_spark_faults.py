@@ -18,12 +18,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from spark_data import (
+    PATIENCE,
     master_table,
     python_workers,
     sales_table,
     setting,
     stream_of,
     touching,
+    wait_for,
     write_files,
 )
 
@@ -32,14 +34,6 @@ from semistream.spark import build_store, enrich
 from semistream.testing import assert_same_rows, oracle
 
 MASTER = master_table([*range(3_000), *range(0, 3_000, 10), None])
-PATIENCE = 90  # seconds
-
-
-def wait_for(what: str, condition: Callable[[], object], poll: float = 0.1) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {PATIENCE} s"
-        time.sleep(poll)
 
 
 @pytest.fixture(scope="module")

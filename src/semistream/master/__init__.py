@@ -47,15 +47,32 @@ def open_master(
     (docs/databases.md). `where` is SQL and passed on as it is: never build it from words of
     strangers.
     """
+    only: dict[str, Any] = {"table": table, "columns": columns, "where": where, "ttl": ttl}
+    only |= {"updated_at": updated_at, "password_file": password_file}
     if is_database(source):
         named = _need_key(key, "a table in a database")
-        asked = (named, table, columns, where, ttl, updated_at, password_file)
-        return SqlMaster(sql_spec(str(source), *asked))
-    only = {"table": table, "columns": columns, "where": where, "ttl": ttl}
-    only |= {"updated_at": updated_at, "password_file": password_file}
-    for name, value in only.items():
-        if value is not None:
-            raise SpecError(f"{name}= is for databases (postgresql://, mysql://); leave it out")
+        opened: Master = SqlMaster(sql_spec(str(source), named, **only))
+    else:
+        for name, value in only.items():
+            if value is not None:
+                raise SpecError(f"{name}= is for databases (postgresql://, mysql://); leave it out")
+        opened = _open(source, key, version, storage_options)
+    if version is None or opened.describe().version == version:
+        return opened
+    if opened.describe().version is None:
+        raise SpecError(
+            f"version={version}: the master {opened.describe().name} has no versions; leave it "
+            "out, or build a store from it with Store.create"
+        )
+    return from_locator(opened.locator() | {"version": version})
+
+
+def _open(
+    source: Source,
+    key: str | Sequence[str] | None,
+    version: int | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Master:
     if isinstance(source, Master):
         return _check_key(source, key)
     if isinstance(source, pa.RecordBatch):
@@ -81,7 +98,8 @@ def open_master(
 
 
 def from_locator(locator: dict[str, Any]) -> Master:
-    """Open the master that `Master.locator` described, in another process."""
+    """Open the master that `Master.locator` described, in another process; with the version None,
+    at its newest one."""
     kind = locator["kind"]
     if kind == "store":
         place = place_at(locator["path"], locator.get("options"))

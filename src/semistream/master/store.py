@@ -21,8 +21,9 @@ from .store_change import change, compact, is_latest, publish
 from .store_expire import expire, writing
 from .store_files import Rows, as_batches
 from .store_read import StorePages
+from .store_run import write_run
 from .store_verify import verify
-from .store_write import PAGE_BYTES, Progress, design, write_run
+from .store_write import PAGE_BYTES, Progress, design
 
 I64 = NDArray[np.int64]
 

@@ -7,38 +7,34 @@
 A change becomes a run, and a run has all rows of every code that it claims. So a reader asks one
 run per code, and writing looks up what is there: an append takes the present rows of its keys
 along, and where codes are hashes, any change takes along rows of other keys with the same code.
-
-Small runs would pile up. A run is therefore merged with older ones that are not more than twice
-its size, so that n changes leave about log2(n) runs, each row having been copied as often.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import Chunks, one_batch
+from ..columns import Chunks
 from ..errors import ConflictError, SpecError, StoreError
-from ..keys import codes_of
 from . import store_format as fmt
 from .base import not_among
 from .finding import find_rows
 from .place import DATA, Place
 from .sorting import Sorter
+from .store_merge import merge, merge_from, no_rows
 from .store_read import StorePages
-from .store_write import Progress, RunWriter, plain_batch
+from .store_run import NOTHING, PartWriter, RunWriter
+from .store_write import Progress, plain_batch
 
 I64 = NDArray[np.int64]
 PIECE_ROWS = 1 << 18
-MERGE_BYTES = 32 << 20
 OLD_BYTES = 256 << 20
-NOTHING = np.zeros(0, np.int64)
 
 
 def change(
@@ -61,11 +57,10 @@ def change(
         for batch in batches:
             sorter.add(plain_batch(batch, schema))
         if kind == "upsert" and sorter.null_rows:
-            raise _null_keys(store, sum(map(len, sorter.null_rows)))
+            raise null_keys(store.design.key, sum(map(len, sorter.null_rows)))
         done = 0
         for codes, piece in sorter.pieces(PIECE_ROWS):
-            for part in _by_old_bytes(store, codes):
-                rows += _PIECES[kind](store, writer, codes[part], piece[part])
+            rows += write_piece(store, kind, writer, codes, piece)
             done += len(codes)
             if progress is not None:
                 progress(done)
@@ -83,7 +78,43 @@ def change(
         discard(store.place, run)
     if nothing and writer_batch is None:
         return None
-    return _publish_change(store, [] if nothing else [run], kind, rows, writer_batch)
+    return publish_change(store, [] if nothing else [run], kind, rows, writer_batch)
+
+
+def null_keys(key: Sequence[str], count: int) -> SpecError:
+    return SpecError(
+        f"{count} rows have a NULL in the key {list(key)}: a row without a key cannot "
+        "be replaced later; drop these rows, or append them"
+    )
+
+
+# --- what a piece of a change means ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What a run must have for some codes, and how many rows there are more (or fewer) then."""
+
+    codes: list[I64]
+    rows: list[pa.RecordBatch]
+    gone: I64  # codes that are left without rows
+    more: int
+
+
+def write_piece(
+    store: StorePages, kind: str, writer: PartWriter, codes: I64, rows: pa.RecordBatch
+) -> int:
+    """Write what becomes of some codes: `rows` are all rows of the change that have them, in code
+    order. Returns how many rows the store has more (or fewer). Local writers and tasks of a
+    cluster share this."""
+    more = 0
+    for part in _by_old_bytes(store, codes):
+        piece = _PIECES[kind](store, codes[part], rows[part])
+        _add_sorted(writer, piece.codes, piece.rows)
+        if len(piece.gone):
+            writer.claim(piece.gone)
+        more += piece.more
+    return more
 
 
 def _by_old_bytes(store: StorePages, codes: I64) -> Iterator[slice]:
@@ -102,35 +133,23 @@ def _by_old_bytes(store: StorePages, codes: I64) -> Iterator[slice]:
             yield slice(int(a), int(b))
 
 
-def _null_keys(store: StorePages, count: int) -> SpecError:
-    return SpecError(
-        f"{count} rows have a NULL in the key {list(store.design.key)}: a row without a key cannot "
-        "be replaced later; drop these rows, or append them"
-    )
+def _append(store: StorePages, codes: I64, rows: pa.RecordBatch) -> _Piece:
+    old_codes, old = find_rows(store, np.unique(codes), store.design.schema.names)
+    return _Piece([old_codes, codes], [old, rows], NOTHING, len(rows))
 
 
-# --- what a piece of a change means: how many rows there are more (or fewer) ---------------------
-
-
-def _append(store: StorePages, writer: RunWriter, codes: I64, rows: pa.RecordBatch) -> int:
-    distinct = np.unique(codes)
-    old_codes, old = find_rows(store, distinct, store.design.schema.names)
-    _add_sorted(writer, [old_codes, codes], [old, rows])
-    return len(rows)
-
-
-def _upsert(store: StorePages, writer: RunWriter, codes: I64, rows: pa.RecordBatch) -> int:
+def _upsert(store: StorePages, codes: I64, rows: pa.RecordBatch) -> _Piece:
     had, other_codes, others = _others(store, codes, rows)
-    _add_sorted(writer, [other_codes, codes], [others, rows])
-    return len(rows) + len(others) - len(had)
+    more = len(rows) + len(others) - len(had)
+    return _Piece([other_codes, codes], [others, rows], NOTHING, more)
 
 
-def _delete(store: StorePages, writer: RunWriter, codes: I64, keys: pa.RecordBatch) -> int:
+def _delete(store: StorePages, codes: I64, keys: pa.RecordBatch) -> _Piece:
     had, other_codes, others = _others(store, codes, keys)
-    if len(had) > len(others):
-        _add_sorted(writer, [other_codes], [others])
-        writer.claim(np.setdiff1d(had, other_codes))
-    return len(others) - len(had)
+    if len(had) == len(others):
+        return _Piece([], [], NOTHING, 0)
+    gone = np.setdiff1d(had, other_codes)
+    return _Piece([other_codes], [others], gone, len(others) - len(had))
 
 
 _PIECES = {"append": _append, "upsert": _upsert, "delete": _delete}
@@ -145,17 +164,12 @@ def _others(store: StorePages, codes: I64, keys: pa.RecordBatch) -> tuple[I64, I
         if stay.any():
             _, rows = find_rows(store, distinct, store.design.schema.names)
             return had, had[stay], rows.filter(pa.array(stay))
-    return had, NOTHING, _empty(store)
+    return had, NOTHING, no_rows(store)
 
 
-def _empty(store: StorePages) -> pa.RecordBatch:
-    schema = store.design.schema
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
-
-
-def _add_sorted(writer: RunWriter, codes: list[I64], rows: list[pa.RecordBatch]) -> None:
+def _add_sorted(writer: PartWriter, codes: list[I64], rows: list[pa.RecordBatch]) -> None:
     """Rows from several sources, brought into code order."""
-    every = np.concatenate(codes)
+    every = np.concatenate([NOTHING, *codes])
     if len(every) == 0:
         return
     order = np.argsort(every, kind="stable")
@@ -168,7 +182,7 @@ def _add_sorted(writer: RunWriter, codes: list[I64], rows: list[pa.RecordBatch])
     writer.add(every[order], pa.RecordBatch.from_arrays(arrays, schema=sources[0].schema))
 
 
-# --- publishing, merging --------------------------------------------------------------------------
+# --- publishing -----------------------------------------------------------------------------------
 
 
 def check_latest(store: StorePages) -> None:
@@ -188,13 +202,16 @@ def is_latest(store: StorePages) -> bool:
     return there is not None and there.store == mine.store
 
 
-def _publish_change(
+def publish_change(
     store: StorePages,
     new: list[fmt.Run],
     kind: str,
     rows: int,
     writer_batch: tuple[str, int] | None,
+    merge_bytes: float = np.inf,
 ) -> fmt.Manifest:
+    """Publish new runs (one or none) on top of this version, merged with older ones where these
+    are small and all of them together have at most `merge_bytes`."""
     before = store.manifest
     manifest = replace(
         before,
@@ -205,7 +222,7 @@ def _publish_change(
         operation=kind,
         writers=before.writers | ({} if writer_batch is None else dict([writer_batch])),
     )
-    first = _merge_from(manifest.runs)
+    first = merge_from(manifest.runs, merge_bytes)
     if first < len(manifest.runs) - 1:
         merged = merge(store, manifest, first)
         for run in new:
@@ -224,110 +241,6 @@ def publish(place: Place, manifest: fmt.Manifest, new: list[fmt.Run]) -> None:
         for run in new:
             discard(place, run)
         raise
-
-
-def _merge_from(runs: list[fmt.Run]) -> int:
-    """The first of the newest runs that become one."""
-    first = len(runs) - 1
-    size = _size(runs[first])
-    while first > 1 and _size(runs[first - 1]) <= 2 * size:
-        first -= 1
-        size += _size(runs[first])
-    return first
-
-
-def _size(run: fmt.Run) -> int:
-    return max(run.rows, run.claims)
-
-
-def merge(
-    store: StorePages,
-    manifest: fmt.Manifest,
-    first: int,
-    progress: Progress | None = None,
-) -> fmt.Run:
-    """Write the runs from `first` on as one; from 0 on, as a new base."""
-    whole = StorePages(store.place, manifest, "pread" if store.place.remote else "map")
-    writer = RunWriter(store.place, store.design, "merged" if first else "base")
-    done = 0
-    try:
-        for codes, rows in _live(whole, first):
-            writer.add(codes, rows)
-            done += len(rows)
-            if progress is not None:
-                progress(done)
-        for rows in _null_keys_of(whole, first):
-            writer.add_null_keys(rows)
-        if first and whole.index.claims is not None:
-            writer.claim(_gone(whole, first))
-        return writer.close()
-    except BaseException:
-        writer.abort()
-        raise
-    finally:
-        whole.close()
-
-
-def _gone(whole: StorePages, first: int) -> I64:
-    """Codes that the newest of these runs to claim them leaves without rows."""
-    assert whole.index.claims is not None
-    runs = range(first, len(whole.manifest.runs))
-    codes = np.unique(np.concatenate([whole.index.claims.codes(run) for run in runs]))
-    gone: I64 = codes[whole.index.claims.owners(codes) < 0]
-    return gone
-
-
-def _live(whole: StorePages, first: int) -> Iterator[tuple[I64, pa.RecordBatch]]:
-    """Rows of the runs from `first` on that no newer run replaced, in code order, by code ranges
-    of about MERGE_BYTES."""
-    index = whole.index
-    begin = int(index.runs[first])
-    firsts, lengths = index.first[begin : index.keyed], index.length[begin : index.keyed]
-    order = np.argsort(firsts, kind="stable")
-    steps = np.diff(np.cumsum(lengths[order]) // MERGE_BYTES, prepend=0) > 0
-    cuts = np.unique(firsts[order][steps])
-    low = np.iinfo(np.int64).min
-    for high in [*cuts, None]:
-        codes, batches = [], []
-        for run in range(first, len(index.runs) - 1):
-            some, rows = _range(whole, run, int(low), None if high is None else int(high))
-            codes.append(some)
-            batches.append(rows)
-        every = np.concatenate([NOTHING, *codes])
-        if len(every):
-            order = np.argsort(every, kind="stable")
-            together = one_batch(pa.Table.from_batches([b for b in batches if len(b)]))
-            arrays = Chunks.of(together).gather(order)
-            rows = pa.RecordBatch.from_arrays(arrays, schema=together.schema)
-            yield every[order], rows
-        low = high if high is not None else low
-
-
-def _range(whole: StorePages, run: int, low: int, high: int | None) -> tuple[I64, pa.RecordBatch]:
-    """Live rows of a run with low <= code < high."""
-    begin, end = int(whole.index.runs[run]), int(whole.index.runs[run + 1])
-    a = begin + int(np.searchsorted(whole.index.last[begin:end], low, "left"))
-    b = end
-    if high is not None:
-        b = begin + int(np.searchsorted(whole.index.first[begin:end], high, "left"))
-    if a >= b:
-        return NOTHING, _empty(whole)
-    pages = whole.read(np.arange(a, b, dtype=np.int64), whole.design.schema.names)
-    batch = one_batch(whole.table(pages))
-    codes = codes_of([batch.column(name) for name in whole.design.key])
-    keep = codes >= low
-    if high is not None:
-        keep &= codes < high
-    return codes[keep], batch.filter(pa.array(keep))
-
-
-def _null_keys_of(whole: StorePages, first: int) -> Iterator[pa.RecordBatch]:
-    """Rows without a key; those of older runs stay where they are."""
-    nulls = [run.null_pages for run in whole.manifest.runs]
-    begin = whole.index.keyed + sum(nulls[:first])
-    for page in range(begin, whole.index.keyed + sum(nulls)):
-        pages = whole.read(np.array([page], np.int64), whole.design.schema.names)
-        yield from whole.table(pages).to_batches()
 
 
 def compact(store: StorePages, progress: Progress | None = None) -> fmt.Manifest | None:

@@ -112,6 +112,14 @@ def _claims(place: Place, runs: list[fmt.Run]) -> Claims:
     return Claims(tables, address, rows, count, words, bits)
 
 
+def claimed(place: Place, run: fmt.Run) -> I64:
+    """All codes that a run claims, sorted."""
+    if not run.claims:
+        return np.zeros(0, np.int64)
+    name = f"{run.id}.claims"
+    return _numpy(_load(place, name, run.claims_bytes, run.claims_crc)["code"])
+
+
 def _load(place: Place, name: str, size: int, crc: int) -> pa.Table:
     content = place.load(f"{DATA}/{name}", size)
     if fmt.crc(content) != crc:

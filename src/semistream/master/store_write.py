@@ -1,11 +1,11 @@
-"""Write a store: sort rows by code (spilling to disk when they are many), cut them into pages."""
+"""How a store is laid out, and its shards: rows in code order, cut into pages."""
 
 from __future__ import annotations
 
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +19,6 @@ from ..errors import SpecError, StoreError
 from ..keys import HASH, check_key_type, is_natural, is_raw
 from ..layout import addresses, layouts, plain, plain_type
 from . import store_format as fmt
-from .place import Place
-from .sorting import Sorter
 from .store_files import StoreFile
 
 I64 = NDArray[np.int64]
@@ -216,130 +214,3 @@ def frame_crc(file: StoreFile, offset: I64, length: I64) -> int:
     file.read_into(0, view[:begin])
     file.read_into(end, view[begin:])
     return fmt.crc(bytes(frame))
-
-
-def write_index(
-    data: Path,
-    run: str,
-    design: Design,
-    parts: Sequence[tuple[fmt.Shard, pa.Table, int, bool]],
-    kind: str = "base",
-    claims: pa.Table | None = None,
-) -> fmt.Run:
-    """Join the shards' indexes (in code order; NULL-key pages last) into the run's own, and write
-    what the run claims, if it is a change."""
-    width = sum(column.buffers for column in layouts(design.stored))
-    keyed = [t.slice(0, t.num_rows - nulls) for _, t, nulls, _ in parts]
-    nulls = [t.slice(t.num_rows - n) for _, t, n, _ in parts]
-    empty = fmt.index_schema(width).empty_table()
-    table = pa.concat_tables([empty, *keyed, *nulls]).combine_chunks()
-    index_bytes, index_crc = _write_table(data, f"{run}.index", table)
-    claimed = (0, 0, 0)
-    if claims is not None:
-        claimed = (claims.num_rows, *_write_table(data, f"{run}.claims", claims))
-    length = np.asarray(table["length"])
-    return fmt.Run(
-        kind=kind,
-        id=run,
-        rows=int(np.asarray(table["rows"]).sum()),
-        pages=table.num_rows,
-        null_pages=sum(n for _, _, n, _ in parts),
-        unique=all(unique for *_, unique in parts),
-        max_page_bytes=int(length.max(initial=0)),
-        page_bytes=int(length.sum()),
-        index_bytes=index_bytes,
-        index_crc=index_crc,
-        shards=[shard for shard, *_ in parts],
-        claims=claimed[0],
-        claims_bytes=claimed[1],
-        claims_crc=claimed[2],
-    )
-
-
-def _write_table(data: Path, name: str, table: pa.Table) -> tuple[int, int]:
-    """An Arrow file of one record batch, durable; returns its size and checksum."""
-    temporary = data / f".{name}.{uuid.uuid4().hex}.tmp"
-    with open(temporary, "wb") as file:
-        with pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table, max_chunksize=max(1, table.num_rows))
-        file.flush()
-        os.fsync(file.fileno())
-    content = temporary.read_bytes()
-    os.rename(temporary, data / name)
-    return len(content), fmt.crc(content)
-
-
-class RunWriter:
-    """Writes rows that come in code order as a run of one shard; keeps track of what it claims."""
-
-    def __init__(self, place: Place, design: Design, kind: str = "base") -> None:
-        self._place, self._design, self._kind = place, design, kind
-        self.id = uuid.uuid4().hex
-        self._shard = ShardWriter(place.data, f"{self.id}-00000.arrow", design)
-        self._codes: list[I64] = []
-        self._rows: list[I64] = []
-        self._nulls = 0
-
-    def add(self, codes: I64, rows: pa.RecordBatch) -> None:
-        """All rows of a code come in one call."""
-        self._shard.add(codes, rows)
-        if self._kind != "base":
-            distinct, count = np.unique(codes, return_counts=True)
-            self._codes.append(distinct)
-            self._rows.append(count)
-
-    def claim(self, codes: I64) -> None:
-        """These have no rows any more."""
-        self._codes.append(codes)
-        self._rows.append(np.zeros(len(codes), np.int64))
-
-    def add_null_keys(self, rows: pa.RecordBatch) -> None:
-        self._nulls += self._shard.add_null_keys(rows)
-
-    def close(self) -> fmt.Run:
-        shard, index = self._shard.close()
-        parts = [(shard, index, self._nulls, self._shard.unique)]
-        claims = None if self._kind == "base" else self._claims()
-        run = write_index(self._place.data, self.id, self._design, parts, self._kind, claims)
-        self._place.deliver(run.files)
-        return run
-
-    def _claims(self) -> pa.Table:
-        every = np.concatenate([np.zeros(0, np.int64), *self._codes])
-        rows = np.concatenate([np.zeros(0, np.int64), *self._rows])
-        codes, which = np.unique(every, return_inverse=True)
-        count = np.bincount(which, weights=rows, minlength=len(codes))
-        columns = [pa.array(codes), pa.array(np.minimum(count, 2**31 - 1).astype(np.int32))]
-        return pa.Table.from_arrays(columns, schema=fmt.CLAIMS)
-
-    def abort(self) -> None:
-        self._shard.abort()
-
-
-def write_run(
-    place: Place,
-    design: Design,
-    batches: Iterable[pa.RecordBatch],
-    spill_bytes: int,
-    progress: Progress | None = None,
-) -> fmt.Run:
-    """Sort and write all rows as the base of a new store."""
-    sorter = Sorter(design.schema, design.key, spill_bytes, place.data)
-    writer = RunWriter(place, design)
-    done = 0
-    try:
-        for batch in batches:
-            sorter.add(plain_batch(batch, design.schema))
-        for codes, rows in sorter.pieces(1 << 18):
-            writer.add(codes, rows)
-            done += len(codes)
-            if progress is not None:
-                progress(done)
-        for rows in sorter.null_rows:
-            writer.add_null_keys(rows)
-        return writer.close()
-    except BaseException:
-        writer.abort()
-        raise
-    finally:
-        sorter.close()

@@ -1,8 +1,16 @@
-"""semistream on Spark: `enrich` a DataFrame, `build_store` from a DataFrame."""
+"""semistream on Spark: `enrich` a DataFrame; build and change a store from DataFrames."""
 
 from __future__ import annotations
 
 from .build import build_store
+from .change import append_to_store, delete_from_store, upsert_into, upsert_store
 from .enrich import enrich
 
-__all__ = ["build_store", "enrich"]
+__all__ = [
+    "append_to_store",
+    "build_store",
+    "delete_from_store",
+    "enrich",
+    "upsert_into",
+    "upsert_store",
+]

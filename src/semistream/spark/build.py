@@ -11,27 +11,23 @@ import os
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql import DataFrame
 
 from ..errors import StoreError
 from ..master import Store
 from ..master import store_format as fmt
 from ..master.place import place_at
+from ..master.store_change import publish
 from ..master.store_expire import writing
-from ..master.store_write import PAGE_BYTES, Design, design, write_index
-from .build_task import CodeTask, ShardTask
+from ..master.store_write import PAGE_BYTES, design
+from .run import write_run
 from .schema import stream_schema
 
 Report = Callable[[int, float], None]  # (bytes written so far, seconds)
-_RESULT = "shard string, bytes long, frame_crc long, index string, null_pages int, unique boolean"
 
 
 def build_store(
@@ -42,80 +38,24 @@ def build_store(
     partitions: int | None = None,
     page_bytes: int = PAGE_BYTES,
     progress: bool | Report = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Store:
     """Write `df` as version 1 of a new store, sorted by `key`, one shard per Spark task.
 
-    `path` must be writable from every executor. `progress=True` prints a line per second;
-    a function gets (bytes written, seconds).
+    `path` must be writable from every executor; `storage_options` are for s3://... and the like.
+    `progress=True` prints a line per second; a function gets (bytes written, seconds).
     """
-    place = place_at(path)
+    place = place_at(path, storage_options)
     if fmt.versions(place):
         raise StoreError(f"{place} is a store already; choose another path or delete it first")
     plan = design(stream_schema(df), key, page_bytes)
     data = place.data.absolute()
-    run = uuid.uuid4().hex
-    coded = _with_code(df, plan)
-    code = F.col(fmt.CODE_COLUMN).asc_nulls_last()
-    ranged = (
-        coded.repartitionByRange(code)
-        if partitions is None
-        else coded.repartitionByRange(partitions, code)
-    )
-    shards = ranged.sortWithinPartitions(code).mapInArrow(ShardTask(str(data), run, plan), _RESULT)
-    with place.new_store(), writing(place):
-        with _Watch(data, run, progress):
-            rows = shards.collect()
-        manifest = _manifest(data, run, plan, [_Shard(*row) for row in rows])
-        place.deliver(manifest.runs[0].files)
-        fmt.publish(place, manifest)
-    return Store.open(path)
-
-
-def _with_code(df: DataFrame, plan: Design) -> DataFrame:
-    """Add the code column: in SQL where the code is an integer key, else by our own hash."""
-    name = plan.key[0]
-    kind = plan.schema.field(name).type
-    code: Column | None = None
-    if plan.natural and pa.types.is_integer(kind):
-        code = F.col(f"`{name}`").cast("long")
-    elif plan.natural and pa.types.is_date(kind):
-        code = F.unix_date(F.col(f"`{name}`")).cast("long")
-    if code is not None:
-        return df.withColumn(fmt.CODE_COLUMN, code)
-    fields = [*df.schema.fields, StructField(fmt.CODE_COLUMN, LongType())]
-    return df.mapInArrow(CodeTask(plan), StructType(fields))
-
-
-@dataclass(frozen=True)
-class _Shard:
-    name: str
-    bytes: int
-    frame_crc: int
-    index: str
-    null_pages: int
-    unique: bool
-
-
-def _manifest(data: Path, run: str, plan: Design, shards: list[_Shard]) -> fmt.Manifest:
-    """Put the shards in code order and write the run's index."""
-    loaded = []
-    for shard in shards:
-        with pa.memory_map(str(data / shard.index)) as source:
-            loaded.append((shard, pa.ipc.open_file(source).read_all()))
-    loaded = [(shard, table) for shard, table in loaded if table.num_rows]
-
-    def place(item: tuple[_Shard, pa.Table]) -> tuple[bool, int]:
-        shard, table = item
-        return table.num_rows == shard.null_pages, int(table["first"][0].as_py())
-
-    loaded.sort(key=place)
-    parts = []
-    for number, (shard, table) in enumerate(loaded):
-        numbered = pa.array([number] * table.num_rows, pa.int64())
-        table = table.set_column(table.column_names.index("shard"), "shard", numbered)
-        entry = fmt.Shard(shard.name, shard.bytes, shard.frame_crc)
-        parts.append((entry, table, shard.null_pages, shard.unique))
-    return plan.manifest([write_index(data, run, plan, parts)])
+    with place.new_store(), writing(place, new=True):
+        written = write_run(
+            df, place, plan, partitions=partitions, watch=lambda run: _Watch(data, run, progress)
+        )
+        publish(place, plan.manifest([written.run]), [written.run])
+    return Store.open(place)
 
 
 class _Watch:

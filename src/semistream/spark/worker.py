@@ -11,8 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..errors import MasterError
 from ..join import SemiStreamJoin
-from ..master import from_locator
+from ..master import Master, from_locator
+from .pins import Batch, Pins
 
 # Where each worker leaves its counters after every task, if anyone wants to look at them.
 STATS_DIR = "SEMISTREAM_STATS_DIR"
@@ -34,6 +36,9 @@ class EnrichTask:
     memory: int
     algorithm: str
     casts: dict[str, pa.DataType] = field(default_factory=dict)
+    added: pa.Schema | None = None  # the columns that the driver told Spark we add
+    pins: str | None = None  # the folder; None: the version of the locator, always
+    version_column: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         join: SemiStreamJoin | None = None
@@ -42,24 +47,32 @@ class EnrichTask:
                 if join is None:
                     join = self._warm_join(batch.schema)
                 for out in join.push(batch):
-                    yield self._cast(out)
+                    yield self._finish(out, join)
             if join is not None:
                 for out in join.drain():
-                    yield self._cast(out)
+                    yield self._finish(out, join)
         finally:
             if join is not None:
                 _write_stats(join)
                 join.reset()  # an abandoned task must leave no rows behind for the next one
 
-    def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Columns of types that Spark lacks, in the type that carries them."""
-        if not self.casts:
-            return batch
-        columns = [
-            column.cast(self.casts[name]) if name in self.casts else column
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    def _finish(self, batch: pa.RecordBatch, join: SemiStreamJoin) -> pa.RecordBatch:
+        """Columns of types that Spark lacks, in the type that carries them; the version."""
+        columns, names = batch.columns, batch.schema.names
+        if self.casts:
+            columns = [
+                column.cast(self.casts[name]) if name in self.casts else column
+                for name, column in zip(names, columns, strict=True)
+            ]
+        if self.version_column is not None:
+            version = pa.scalar(join.master.describe().version, pa.int64())
+            columns, names = (
+                [*columns, pa.repeat(version, len(batch))],
+                [*names, self.version_column],
+            )
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+    # --- the join and its version --------------------------------------------------------------
 
     def _warm_join(self, schema: pa.Schema) -> SemiStreamJoin:
         """The join that this worker has for the same question, or a new one."""
@@ -68,7 +81,7 @@ class EnrichTask:
         if join is None:
             self._make_room()
             join = SemiStreamJoin(
-                from_locator(self.locator),
+                self._master(None),
                 dict(self.on),
                 self.how,
                 self.columns,
@@ -76,12 +89,54 @@ class EnrichTask:
                 self.memory,
                 suffix=self.suffix,
             )
+            self._check(join, schema)
+        else:
+            self._move(join, schema)
         _WARM[identity] = join
         return join
 
+    def _master(self, have: Master | None) -> Master:
+        """The master at the version that this task is to use: `have` where that is the one."""
+        batch = None if self.pins is None else Batch.running()
+        if self.pins is not None and batch is not None:
+            return Pins(self.pins, batch).master(self.locator, have)
+        if have is not None and have.describe().version == self.locator.get("version"):
+            return have
+        return from_locator(self.locator)
+
+    def _check(self, join: SemiStreamJoin, schema: pa.Schema) -> None:
+        """Another version may have other columns; what Spark was told cannot change."""
+        found = pa.schema(list(join.check(schema))[len(schema) :])
+        if self.added is not None and not found.equals(self.added):
+            name = join.master.describe().name
+            raise MasterError(
+                f"the columns of {name} are others now: {_words(found)} instead of "
+                f"{_words(self.added)}; start the query again"
+            )
+
+    def _move(self, join: SemiStreamJoin, schema: pa.Schema) -> None:
+        """A warm join goes on with another version. No row waits between tasks, so there is no
+        output; what it has cached and did not change stays."""
+        old = join.master
+        try:
+            master = self._master(old)
+            if master is not old:
+                try:
+                    for _ in join.refresh(master):
+                        pass
+                    self._check(join, schema)
+                except BaseException:
+                    master.close()
+                    raise
+                old.close()
+        except BaseException:
+            join.close()
+            old.close()
+            raise
+
     def _identity(self, schema: pa.Schema) -> str:
-        """Everything that a join's content depends on: master and version, projection, question."""
-        place = {k: v for k, v in self.locator.items() if k != "table"}
+        """Everything that a join's content depends on, but for the version: it can move there."""
+        place = {k: v for k, v in self.locator.items() if k not in ("table", "version")}
         place["table"] = hash(self.locator.get("table", b""))
         question = [self.on, self.how, self.columns, self.suffix, self.memory, self.algorithm]
         return json.dumps([place, question, str(schema)], default=repr)  # of no password
@@ -92,6 +147,10 @@ class EnrichTask:
             _, old = _WARM.popitem(last=False)
             old.close()
             old.master.close()
+
+
+def _words(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "none"
 
 
 def _write_stats(join: SemiStreamJoin) -> None:

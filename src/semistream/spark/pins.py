@@ -1,0 +1,156 @@
+"""Pins: which version of a master a micro-batch is joined with.
+
+A master may get a new version while a micro-batch runs, and a micro-batch may run again after a
+crash. So its first task writes down the newest version, in a file that is created only if it is
+absent; all other tasks, and every replay, read what is written there.
+
+    PINS/QUERY/BATCH-MASTER.pin    {"master": PATH, "version": 7, "query": ..., "batch": ...}
+
+`store_expire.pinned_versions` reads these files too: a pinned version does not expire. Imports
+nothing of pyspark but in a task, where it is there anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DamagedError, MasterError
+from ..master import Master, from_locator
+from ..master.place import Place, place_at
+
+RETAINED = 100  # micro-batches that Spark can go back, unless it is told otherwise
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's local properties
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch of a streaming query."""
+
+    query: str
+    number: int
+
+    @classmethod
+    def of(cls, query: str | None, number: str | None) -> Batch | None:
+        """From Spark's properties, which are absent outside of a streaming query."""
+        return None if query is None or number is None else cls(query, int(number))
+
+    @classmethod
+    def running(cls) -> Batch | None:
+        """The one that the task which calls this belongs to."""
+        from pyspark import TaskContext  # late: only in a task
+
+        task = TaskContext.get()
+        if task is None:
+            return None
+        return cls.of(task.getLocalProperty(QUERY), task.getLocalProperty(BATCH))
+
+
+class Pins:
+    """The pins of a micro-batch in a folder that all tasks reach."""
+
+    def __init__(self, folder: str, batch: Batch) -> None:
+        self._place: Place = place_at(folder)
+        self._batch = batch
+
+    def master(self, locator: dict[str, Any], have: Master | None = None) -> Master:
+        """The master at the version of this micro-batch: `have` itself where that is the one."""
+        name = self._name(locator["path"])
+        version, newest = self._read(name, locator), None
+        if version is None:
+            newest = (
+                have.newest() if have is not None else from_locator(locator | {"version": None})
+            )
+            version = self._pin(name, locator, newest)
+        for opened in (have, newest):
+            if opened is not None and opened.describe().version == version:
+                return opened
+        if newest is not None and newest is not have:
+            newest.close()
+        return self._open(name, locator, version)
+
+    def _name(self, path: str) -> str:
+        """The master's path in it: two masters in one query have pins of their own."""
+        which = hashlib.sha256(path.encode()).hexdigest()[:16]
+        return f"{self._batch.query}/{self._batch.number:012d}-{which}.pin"
+
+    def _read(self, name: str, locator: dict[str, Any]) -> int | None:
+        try:
+            content = self._place.read(name)
+        except FileNotFoundError:
+            return None
+        try:
+            pin = json.loads(content)
+            version = pin["version"]
+            mine = (locator["path"], self._batch.query, self._batch.number)
+            if (pin["master"], pin["query"], pin["batch"]) != mine:
+                raise ValueError("it is about another master or micro-batch")
+            if type(version) is not int:
+                raise ValueError(f"its version is {version!r}")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DamagedError(
+                f"the pin {self._place}/{name} is damaged: {error!r}; restore it. {self._way_out()}"
+            ) from error
+        if pin.get("store") != _identity(locator):
+            raise MasterError(
+                f"{locator['path']} was deleted and built anew since {self._words()} was joined "
+                f"with its version {version} ({self._place}/{name}). {self._way_out()}"
+            )
+        return version
+
+    def _pin(self, name: str, locator: dict[str, Any], newest: Master) -> int:
+        """Write the newest version down; where another task was faster, its version holds."""
+        version = newest.describe().version
+        pin = {
+            "master": locator["path"],
+            "store": _identity(locator),
+            "version": version,
+            "query": self._batch.query,
+            "batch": self._batch.number,
+        }
+        assert version is not None
+        try:
+            self._place.create(name, json.dumps(pin).encode())
+        except FileExistsError:
+            others = self._read(name, locator)
+            return version if others is None else others
+        self._forget_old()
+        return version
+
+    def _forget_old(self) -> None:
+        """Micro-batches that Spark cannot go back to need no version any more."""
+        for file in self._place.list(self._batch.query):
+            number = file.name.partition("-")[0]
+            if number.isdigit() and int(number) < self._batch.number - RETAINED:
+                with suppress(OSError):  # the next micro-batch will try again
+                    self._place.remove(f"{self._batch.query}/{file.name}")
+
+    def _open(self, name: str, locator: dict[str, Any], version: int) -> Master:
+        try:
+            return from_locator(locator | {"version": version})
+        except DamagedError:
+            raise
+        except MasterError as error:
+            raise MasterError(
+                f"{self._words()} is pinned to version {version} of {locator['path']} by "
+                f"{self._place}/{name}, and that cannot be opened: {error}. Expire with "
+                f"pins={str(self._place)!r}, which keeps such versions. {self._way_out()}"
+            ) from error
+
+    def _words(self) -> str:
+        return f"micro-batch {self._batch.number} of query {self._batch.query}"
+
+    def _way_out(self) -> str:
+        return (
+            "If the sink has no rows of this micro-batch yet, you can delete the pin: then the "
+            "newest version is used"
+        )
+
+
+def _identity(locator: dict[str, Any]) -> str | None:
+    """What tells a store or a Delta table from another one that is built in its place."""
+    found: str | None = locator.get("store", locator.get("table"))
+    return found

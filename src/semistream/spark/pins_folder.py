@@ -1,0 +1,65 @@
+"""Where a streaming query keeps its pins."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import DataFrame
+
+from ..errors import SpecError
+
+FOLDER = "semistream-pins"
+
+
+def pins_folder(df: DataFrame, pins: str | os.PathLike[str] | None) -> str:
+    """The folder that was asked for; else one beside the session's checkpoints; else, where all
+    tasks are on this machine, one of this user's."""
+    if pins is not None:
+        path = local_path(os.fspath(pins))
+        if path is None:
+            raise SpecError(
+                f"pins={os.fspath(pins)!r} is not a folder: name one that all executors have"
+            )
+        return _made(path)
+    conf = df.sparkSession.conf
+    checkpoints = conf.get("spark.sql.streaming.checkpointLocation", None)
+    beside = None if not checkpoints else local_path(checkpoints)
+    if beside is not None:
+        return _made(beside / FOLDER)
+    if (conf.get("spark.master", "") or "").startswith("local"):
+        return _scratch()
+    raise SpecError(
+        "a stream notes the version of each micro-batch in a folder that all executors reach, and "
+        f"none is known (spark.sql.streaming.checkpointLocation is {checkpoints!r}); name one with "
+        "pins=..., or fix the version with version=..."
+    )
+
+
+def local_path(where: str) -> Path | None:
+    """A plain path or a file: URI as a path; None for anything else."""
+    parts = urlsplit(where)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if "://" in where or parts.scheme in ("hdfs", "dbfs") else Path(where).absolute()
+
+
+def _made(path: Path) -> str:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecError(
+            f"the folder of pins {path} cannot be made: {error.strerror}; name another: pins=..."
+        ) from error
+    return str(path)
+
+
+def _scratch() -> str:
+    """Nobody else may write there: a pin decides what a query reads."""
+    root = Path(tempfile.gettempdir()) / f"semistream-{os.getuid()}"
+    root.mkdir(mode=0o700, exist_ok=True)
+    if root.is_symlink() or root.stat().st_uid != os.getuid():
+        raise SpecError(f"{root} belongs to someone else; name a folder with pins=...")
+    return _made(root / "pins")

@@ -1,0 +1,103 @@
+"""A DataFrame becomes a run of a store, one shard per task. Rows never pass through the driver."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+from ..errors import SpecError
+from ..master import store_format as fmt
+from ..master.place import Place
+from ..master.store_run import join_parts
+from ..master.store_write import Design
+from .run_task import RESULT, CodeTask, ShardTask, part_of
+from .schema import spark_type, stream_schema
+
+Watch = Callable[[str], AbstractContextManager[None]]  # gets the run's name, is open meanwhile
+
+
+@dataclass(frozen=True)
+class Written:
+    run: fmt.Run
+    more: int  # rows that the store has more (or fewer) with it, but for those without a key
+    nulls: int  # rows without a key that were met
+
+
+def write_run(
+    df: DataFrame,
+    place: Place,
+    plan: Design,
+    kind: str = "base",
+    locator: dict[str, Any] | None = None,
+    partitions: int | None = None,
+    watch: Watch = lambda _: nullcontext(),
+) -> Written:
+    """Sort `df` by code, in ranges, and let each task write its own. `locator` is of the version
+    that the run changes."""
+    run = uuid.uuid4().hex
+    code = F.col(fmt.CODE_COLUMN).asc_nulls_last()
+    coded = _with_code(df, plan)
+    ranged = (
+        coded.repartitionByRange(code)
+        if partitions is None
+        else coded.repartitionByRange(partitions, code)
+    )
+    task = ShardTask(place.locator(), run, plan, kind, locator)
+    with watch(run):
+        rows = ranged.sortWithinPartitions(code).mapInArrow(task, RESULT).collect()
+    results = [json.loads(row.result) for row in rows]
+    parts = [part for result in results if (part := part_of(place, result)) is not None]
+    joined = join_parts(place, run, plan, kind, parts)
+    more, nulls = (sum(result[name] for result in results) for name in ("more", "nulls"))
+    return Written(joined, more, nulls)
+
+
+def _with_code(df: DataFrame, plan: Design) -> DataFrame:
+    """Add the code column: in SQL where the code is an integer key, else by our own hash."""
+    name = plan.key[0]
+    kind, have = plan.schema.field(name).type, stream_schema(df).field(name).type
+    code: Column | None = None
+    if plan.natural and pa.types.is_integer(kind) and pa.types.is_integer(have):
+        code = column(name).cast("long")
+    elif plan.natural and pa.types.is_date32(kind) and pa.types.is_date32(have):
+        code = F.unix_date(column(name)).cast("long")
+    if code is not None:
+        return df.withColumn(fmt.CODE_COLUMN, code)
+    fields = [*df.schema.fields, StructField(fmt.CODE_COLUMN, LongType())]
+    return df.mapInArrow(CodeTask(plan), StructType(fields))
+
+
+def column(name: str) -> Column:
+    """A column of just this name, dots and all."""
+    quoted = name.replace("`", "``")
+    return F.col(f"`{quoted}`")
+
+
+def fitting(df: DataFrame, plan: Design, kind: str) -> DataFrame:
+    """The columns of `df` that a change of this kind needs, in order; types must be the store's."""
+    have = stream_schema(df)
+    names = list(plan.key) if kind == "delete" else plan.schema.names
+    missing = [name for name in names if name not in have.names]
+    extra = [] if kind == "delete" else [name for name in have.names if name not in names]
+    if missing or extra or len(set(have.names)) < len(have.names):
+        raise SpecError(
+            f"the DataFrame has columns {have.names}, the store needs {names}: select these"
+        )
+    for name in names:
+        found, wanted = have.field(name).type, spark_type(name, plan.schema.field(name).type)
+        zoned = pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted)
+        if found != wanted and not (zoned and (found.tz is None) == (wanted.tz is None)):
+            raise SpecError(
+                f"column {name!r} is {found} in the DataFrame and {plan.schema.field(name).type} "
+                "in the store; cast it first"
+            )
+    return df.select(*[column(name) for name in names])

@@ -1,0 +1,179 @@
+"""What writing from Spark runs inside its Python workers. Imports nothing of pyspark."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..keys import codes_of, not_null
+from ..master import Store, from_locator
+from ..master import store_format as fmt
+from ..master.place import DATA, Place, place_at
+from ..master.store_change import write_piece
+from ..master.store_run import Part, PartWriter
+from ..master.store_write import Design
+
+I64 = NDArray[np.int64]
+RESULT = "result string"
+
+
+@dataclass(frozen=True)
+class CodeTask:
+    """Adds the code column; NULL where the key has a NULL."""
+
+    plan: Design
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            types = [self.plan.schema.field(name).type for name in self.plan.key]
+            arrays = [batch.column(n).cast(t) for n, t in zip(self.plan.key, types, strict=True)]
+            valid = not_null(arrays)
+            code = pa.array(codes_of(arrays), mask=None if valid is None else ~valid)
+            names = [*batch.schema.names, fmt.CODE_COLUMN]
+            yield pa.RecordBatch.from_arrays([*batch.columns, code], names=names)
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """Writes the rows of one partition, which come sorted by code, as a shard of a run."""
+
+    place: dict[str, Any]  # its locator
+    run: str
+    plan: Design
+    kind: str = "base"
+    locator: dict[str, Any] | None = None  # of the version that is to be changed
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        place = place_at(self.place["path"], self.place.get("options"))
+        # The name is unique per attempt, so a repeated task never meets its predecessor's file.
+        shard = _Shard(self, place, f"{self.run}-{uuid.uuid4().hex[:12]}")
+        try:
+            for codes, rows in _whole_codes(batches, self._schema, self.kind == "base"):
+                shard.add(codes, rows)
+            result = shard.finish()
+        except BaseException:
+            shard.abort()
+            raise
+        yield pa.record_batch({"result": [json.dumps(result)]})
+
+    @property
+    def _schema(self) -> pa.Schema:
+        if self.kind != "delete":
+            return self.plan.schema
+        return pa.schema([self.plan.schema.field(name) for name in self.plan.key])
+
+
+class _Shard:
+    """The shard of one task, from its first row on."""
+
+    def __init__(self, task: ShardTask, place: Place, name: str) -> None:
+        self._task, self._place, self._name = task, place, name
+        self._writer: PartWriter | None = None
+        self._store: Store | None = None
+        self._more = self._nulls = 0
+
+    def add(self, codes: I64 | None, rows: pa.RecordBatch) -> None:
+        """Rows in code order; those without a code (None) come last."""
+        task = self._task
+        if codes is None:
+            self._nulls += len(rows)
+            if task.kind in ("base", "append"):
+                self._open().add_null_keys(rows)
+        elif task.locator is None:
+            self._open().add(codes, rows)
+            self._more += len(rows)
+        else:
+            if self._store is None:
+                opened = from_locator(task.locator)
+                assert isinstance(opened, Store)
+                self._store = opened
+            self._more += write_piece(self._store, task.kind, self._open(), codes, rows)
+
+    def _open(self) -> PartWriter:
+        if self._writer is None:
+            task, name = self._task, f"{self._name}.arrow"
+            self._writer = PartWriter(self._place.data, name, task.plan, task.kind)
+        return self._writer
+
+    def finish(self) -> dict[str, Any]:
+        """Bring what was written to the store; returns what the driver must know of it."""
+        result: dict[str, Any] = {"more": self._more, "nulls": self._nulls, "shard": None}
+        if self._writer is not None:
+            part = self._writer.finish()
+            files = [f"{self._name}.part", f"{self._name}.claimed"]
+            for file, table in zip(files, (part.index, part.claims), strict=True):
+                with pa.ipc.new_file(str(Path(self._place.data) / file), table.schema) as sink:
+                    sink.write_table(table)
+            self._place.deliver([part.shard.name, *files])
+            result |= {"shard": asdict(part.shard), "files": files}
+            result |= {"null_pages": part.null_pages, "unique": part.unique}
+        self._close()
+        return result
+
+    def abort(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+        self._close()
+
+    def _close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+
+def part_of(place: Place, result: dict[str, Any]) -> Part | None:
+    """A task's shard, from its result: on the driver."""
+    if result["shard"] is None:
+        return None
+    tables = []
+    for file in result["files"]:
+        tables.append(pa.ipc.open_file(pa.BufferReader(place.read(f"{DATA}/{file}"))).read_all())
+        place.remove(f"{DATA}/{file}")
+    index, claims = tables
+    shard = fmt.Shard(**result["shard"])
+    return Part(shard, index, result["null_pages"], result["unique"], claims)
+
+
+def _whole_codes(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, divided: bool
+) -> Iterator[tuple[I64 | None, pa.RecordBatch]]:
+    """Rows with their codes; all rows of a code together, unless it may be `divided`. Then those
+    without a code."""
+    held: list[tuple[I64, pa.RecordBatch]] = []  # one code's rows, so far
+    for batch in batches:
+        code = batch.column(fmt.CODE_COLUMN)
+        rows = batch.select(schema.names).cast(schema)  # zone, large strings
+        keyed = len(batch) - code.null_count
+        if keyed:
+            codes = np.asarray(code.slice(0, keyed).to_numpy(zero_copy_only=False), np.int64)
+            begin = keyed if divided else int(np.searchsorted(codes, codes[-1], "left"))
+            if held and held[0][0][0] != codes[0]:
+                yield _joined(held)
+                held = []
+            if begin:
+                held.append((codes[:begin], rows.slice(0, begin)))
+                yield _joined(held)
+                held = []
+            if begin < keyed:
+                held.append((codes[begin:], rows.slice(begin, keyed - begin)))
+        if keyed < len(batch):
+            if held:
+                yield _joined(held)
+                held = []
+            yield None, rows.slice(keyed)
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: list[tuple[I64, pa.RecordBatch]]) -> tuple[I64, pa.RecordBatch]:
+    if len(held) == 1:
+        return held[0]
+    rows = pa.concat_batches([rows for _, rows in held])
+    return np.concatenate([codes for codes, _ in held]), rows
