@@ -19,7 +19,7 @@ from spark_data import PATIENCE, frame, no_job, stream_of, wait_for, write_files
 
 import semistream as ss
 from semistream.spark import enrich
-from semistream.spark.pins import Batch, Pins
+from semistream.spark.pins import ID, Batch, Folder, Pins
 from semistream.spark.pins_folder import FOLDER, pins_folder
 from semistream.spark.worker import _WARM, EnrichTask
 from semistream.testing import assert_same_rows
@@ -53,7 +53,9 @@ def publish(path: Path, keys: range = range(KEYS)) -> int:
 
 def version_of(folder: Path, batch: int, path: Path, query: str = "q") -> int | None:
     locator = ss.Store.open(path).locator()
-    return Pins(str(folder), Batch(query, batch)).master(locator).describe().version
+    folder.mkdir(exist_ok=True)
+    pins = Pins(Folder.at(str(folder)), Batch(query, batch))
+    return pins.master(locator).describe().version
 
 
 def test_the_first_task_decides(store, tmp_path) -> None:
@@ -83,7 +85,7 @@ def test_many_tasks_at_once(store, tmp_path) -> None:
 
 def test_a_faster_task_wins(store, tmp_path, monkeypatch) -> None:
     """Another task writes the pin between our look at it and our own attempt to write it."""
-    pins = Pins(str(tmp_path / "pins"), Batch("q", 0))
+    pins = Pins(Folder.at(str(tmp_path / "pins")), Batch("q", 0))
     newer = publish(store)
     late = ss.Store.open(store, version=1)
     monkeypatch.setattr(late, "newest", lambda: version_of(tmp_path / "pins", 0, store) and late)
@@ -131,6 +133,17 @@ def test_a_damaged_pin(store, tmp_path, change) -> None:
         version_of(tmp_path / "pins", 0, store)
 
 
+@pytest.mark.parametrize("there", ["another folder", "no folder"])
+def test_a_folder_that_is_not_shared(store, tmp_path, there) -> None:
+    """Every machine with pins of its own would have versions of its own."""
+    pins = Pins(Folder.at(str(tmp_path / "pins")), Batch("q", 0))
+    (tmp_path / "pins" / ID).unlink()
+    if there == "another folder":
+        Folder.at(str(tmp_path / "pins"))
+    with pytest.raises(ss.MasterError, match=r"another one here than on the driver.*share"):
+        pins.master(ss.Store.open(store).locator())
+
+
 def test_a_pin_of_a_store_that_was_built_anew(store, tmp_path) -> None:
     version_of(tmp_path / "pins", 0, store)
     shutil.rmtree(store)
@@ -141,19 +154,22 @@ def test_a_pin_of_a_store_that_was_built_anew(store, tmp_path) -> None:
 
 def test_where_pins_go(spark, tmp_path) -> None:
     df, name = spark.range(1), "spark.sql.streaming.checkpointLocation"
-    assert pins_folder(df, tmp_path / "a b") == str(tmp_path / "a b")
-    assert pins_folder(df, (tmp_path / "a b").as_uri()) == str(tmp_path / "a b")
-    assert Path(pins_folder(df, None)).is_dir()
+    assert pins_folder(df, tmp_path / "a b").path == str(tmp_path / "a b")
+    same = pins_folder(df, (tmp_path / "a b").as_uri())
+    assert same == pins_folder(df, tmp_path / "a b")
+    assert Path(pins_folder(df, None).path).is_dir()
     try:
         for checkpoints in (str(tmp_path / "c"), (tmp_path / "c").as_uri()):
             spark.conf.set(name, checkpoints)
-            assert pins_folder(df, None) == str(tmp_path / "c" / FOLDER)
+            assert pins_folder(df, None).path == str(tmp_path / "c" / FOLDER)
     finally:
         spark.conf.unset(name)
     conf = {"spark.master": "spark://host:7077", name: "hdfs://host/checkpoints"}
     cluster = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf))
     with pytest.raises(ss.SpecError, match=r"hdfs://host/checkpoints.*pins=.*version="):
         pins_folder(cluster, None)  # type: ignore[arg-type]
+    with pytest.raises(ss.SpecError, match="is not a folder"):
+        pins_folder(df, "s3://bucket/pins")
     (tmp_path / "file").touch()
     with pytest.raises(ss.SpecError, match="cannot be made"):
         pins_folder(df, tmp_path / "file")
@@ -167,7 +183,7 @@ def test_the_warm_join_moves(store, tmp_path, monkeypatch) -> None:
     anew. A version that cannot be had leaves no join behind."""
     task = EnrichTask(
         ss.Store.open(store).locator(), [("id", "id")], "left", None, None, 1_000_000, "sweepjoin",
-        pins=str(tmp_path / "pins"), version_column="version",
+        pins=Folder.at(str(tmp_path / "pins")), version_column="version",
     )  # fmt: skip
     keys = pa.record_batch({"id": pa.array([k % 20 for k in range(400)], pa.int64())})
 

@@ -21,7 +21,7 @@ from ..join import SemiStreamJoin
 from ..keys import pair_names
 from ..master import Master, Source, open_master
 from ..memory import parse_bytes
-from .pins import BATCH, QUERY, Batch, Pins
+from .pins import BATCH, QUERY, Batch, Folder, Pins
 from .pins_folder import pins_folder
 from .schema import spark_schema, stream_schema
 from .worker import EnrichTask
@@ -95,7 +95,7 @@ def _open(
     on: str | Sequence[str] | Mapping[str, str],
     version: int | str,
     pins: str | os.PathLike[str] | None,
-) -> tuple[Master, str | None]:
+) -> tuple[Master, Folder | None]:
     """The master, and the folder of pins where tasks are to choose the version."""
     key = [m for _, m in pair_names(on)]
     if isinstance(version, int) and not isinstance(version, bool):

@@ -5,6 +5,7 @@ crash. So its first task writes down the newest version, in a file that is creat
 absent; all other tasks, and every replay, read what is written there.
 
     PINS/QUERY/BATCH-MASTER.pin    {"master": PATH, "version": 7, "query": ..., "batch": ...}
+    PINS/pins.id                   tells the folder from one of the same path on another machine
 
 `store_expire.pinned_versions` reads these files too: a pinned version does not expire. Imports
 nothing of pyspark but in a task, where it is there anyway.
@@ -14,15 +15,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import DamagedError, MasterError
+from ..errors import DamagedError, MasterError, SpecError
 from ..master import Master, from_locator
 from ..master.place import Place, place_at
 
 RETAINED = 100  # micro-batches that Spark can go back, unless it is told otherwise
+ID = "pins.id"
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's local properties
 
 
@@ -49,15 +52,49 @@ class Batch:
         return cls.of(task.getLocalProperty(QUERY), task.getLocalProperty(BATCH))
 
 
+@dataclass(frozen=True)
+class Folder:
+    """A folder of pins, as the driver made it."""
+
+    path: str
+    id: str
+
+    @classmethod
+    def at(cls, path: str) -> Folder:
+        place = place_at(path)
+        try:
+            with suppress(FileExistsError):
+                place.create(ID, uuid.uuid4().hex.encode())
+            return cls(path, place.read(ID).decode())
+        except OSError as error:
+            raise SpecError(
+                f"the folder of pins {path} cannot be used: {error.strerror}; name one where all "
+                "executors can make files: pins=..."
+            ) from error
+
+    def check(self) -> None:
+        """Each machine having a folder of its own would mean that each chooses a version."""
+        try:
+            found = place_at(self.path).read(ID).decode()
+        except OSError:
+            found = "none"
+        if found != self.id:
+            raise MasterError(
+                f"the folder of pins {self.path} is another one here than on the driver ({found} "
+                f"instead of {self.id}); name one that all executors share: pins=..."
+            )
+
+
 class Pins:
     """The pins of a micro-batch in a folder that all tasks reach."""
 
-    def __init__(self, folder: str, batch: Batch) -> None:
-        self._place: Place = place_at(folder)
-        self._batch = batch
+    def __init__(self, folder: Folder, batch: Batch) -> None:
+        self._place: Place = place_at(folder.path)
+        self._folder, self._batch = folder, batch
 
     def master(self, locator: dict[str, Any], have: Master | None = None) -> Master:
         """The master at the version of this micro-batch: `have` itself where that is the one."""
+        self._folder.check()
         name = self._name(locator["path"])
         version, newest = self._read(name, locator), None
         if version is None:
@@ -117,6 +154,11 @@ class Pins:
         except FileExistsError:
             others = self._read(name, locator)
             return version if others is None else others
+        except OSError as error:
+            raise MasterError(
+                f"the pin {self._place}/{name} cannot be written: {error.strerror}; all executors "
+                "need the right to make files there, or name another folder: pins=..."
+            ) from error
         self._forget_old()
         return version
 

@@ -10,11 +10,12 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame
 
 from ..errors import SpecError
+from .pins import Folder
 
 FOLDER = "semistream-pins"
 
 
-def pins_folder(df: DataFrame, pins: str | os.PathLike[str] | None) -> str:
+def pins_folder(df: DataFrame, pins: str | os.PathLike[str] | None) -> Folder:
     """The folder that was asked for; else one beside the session's checkpoints; else, where all
     tasks are on this machine, one of this user's."""
     if pins is not None:
@@ -46,17 +47,17 @@ def local_path(where: str) -> Path | None:
     return None if "://" in where or parts.scheme in ("hdfs", "dbfs") else Path(where).absolute()
 
 
-def _made(path: Path) -> str:
+def _made(path: Path) -> Folder:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SpecError(
             f"the folder of pins {path} cannot be made: {error.strerror}; name another: pins=..."
         ) from error
-    return str(path)
+    return Folder.at(str(path))
 
 
-def _scratch() -> str:
+def _scratch() -> Folder:
     """Nobody else may write there: a pin decides what a query reads."""
     root = Path(tempfile.gettempdir()) / f"semistream-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)

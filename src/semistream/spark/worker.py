@@ -14,7 +14,7 @@ import pyarrow as pa
 from ..errors import MasterError
 from ..join import SemiStreamJoin
 from ..master import Master, from_locator
-from .pins import Batch, Pins
+from .pins import Batch, Folder, Pins
 
 # Where each worker leaves its counters after every task, if anyone wants to look at them.
 STATS_DIR = "SEMISTREAM_STATS_DIR"
@@ -37,7 +37,7 @@ class EnrichTask:
     algorithm: str
     casts: dict[str, pa.DataType] = field(default_factory=dict)
     added: pa.Schema | None = None  # the columns that the driver told Spark we add
-    pins: str | None = None  # the folder; None: the version of the locator, always
+    pins: Folder | None = None  # None: the version of the locator, always
     version_column: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
