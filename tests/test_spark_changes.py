@@ -205,6 +205,21 @@ def test_others_write_too(spark, store, monkeypatch, theirs, times) -> None:
     check_tidy(newer)
 
 
+def test_the_version_expires_under_the_tasks(spark, store, monkeypatch) -> None:
+    """Others replace it, compact and expire before a task has opened it: the work is done again."""
+
+    def write_run(*arguments: Any, **options: Any) -> Any:
+        if ss.Store.open(store).version == 1:
+            ss.Store.open(store).upsert(rows([1], "theirs")).compact().expire(older_than=0)
+        return real(*arguments, **options)
+
+    real = module.write_run
+    monkeypatch.setattr(module, "write_run", write_run)
+    newer = append_to_store(frame(spark, rows([1], "ours")), store)
+    assert newer.version == 4
+    assert [name for key, name in content(store) if key == 1] == ["1 ours", "1 theirs"]
+
+
 def test_others_are_always_faster(spark, store, monkeypatch) -> None:
     def write_run(*arguments: Any, **options: Any) -> Any:
         written = real(*arguments, **options)

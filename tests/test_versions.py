@@ -9,6 +9,7 @@ import pytest
 from sample_data import ALGORITHMS, HOWS, products, sales
 
 import semistream as ss
+from semistream.master import store_change
 from semistream.testing import assert_same_rows, check_join, check_master, oracle
 
 
@@ -191,3 +192,20 @@ def test_refresh_of_a_master_that_never_changes() -> None:
     join = ss.SemiStreamJoin(ss.open_master(products(range(5)), "id"), "id")
     out = [*join.push(pa.record_batch({"id": [1, 7]})), *join.refresh()]
     assert len(pa.Table.from_batches(out)) == 1
+
+
+def test_a_version_that_expires_while_a_change_of_it_is_merged(tmp_path, monkeypatch) -> None:
+    """Someone else was first, that is all: no file is damaged."""
+    store = ss.Store.create(tmp_path / "s", products([*range(50)]), key="id")
+    store = store.upsert(products([1, 2]))
+
+    def late(*arguments: object) -> object:
+        monkeypatch.setattr(store_change, "merge", merge)
+        newer = ss.Store.open(tmp_path / "s").delete(pa.table({"id": [3]}))
+        newer.compact().expire(older_than=0)
+        return merge(*arguments)
+
+    merge = store_change.merge
+    monkeypatch.setattr(store_change, "merge", late)
+    with pytest.raises(ss.ConflictError, match="published by someone else"):
+        store.upsert(products([4, 5]))

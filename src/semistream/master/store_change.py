@@ -224,13 +224,25 @@ def publish_change(
     )
     first = merge_from(manifest.runs, merge_bytes)
     if first < len(manifest.runs) - 1:
-        merged = merge(store, manifest, first)
+        merged = _merge(store, manifest, first)
         for run in new:
             discard(store.place, run)
         new = [merged]
         manifest = replace(manifest, runs=[*manifest.runs[:first], merged])
     publish(store.place, manifest, new)
     return manifest
+
+
+def _merge(
+    store: StorePages, manifest: fmt.Manifest, first: int, progress: Progress | None = None
+) -> fmt.Run:
+    """Files that are missing since someone else replaced this version, and it expired at once, are
+    a conflict and no damage."""
+    try:
+        return merge(store, manifest, first, progress)
+    except StoreError:
+        check_latest(store)
+        raise
 
 
 def publish(place: Place, manifest: fmt.Manifest, new: list[fmt.Run]) -> None:
@@ -248,7 +260,7 @@ def compact(store: StorePages, progress: Progress | None = None) -> fmt.Manifest
     check_latest(store)
     if len(store.manifest.runs) == 1:
         return None
-    base = merge(store, store.manifest, 0, progress)
+    base = _merge(store, store.manifest, 0, progress)
     manifest = replace(
         store.manifest,
         version=store.manifest.version + 1,

@@ -156,7 +156,13 @@ def _change_once(
         return store
     rows = fitting(df, store.design, kind)
     with writing(place):
-        written = write_run(rows, place, store.design, kind, store.locator(), partitions)
+        try:
+            written = write_run(rows, place, store.design, kind, store.locator(), partitions)
+        except Exception as error:
+            if store.version in fmt.versions(place):
+                raise
+            # It was replaced and expired while tasks had yet to open it.
+            raise fmt.conflict(place, store.version + 1) from error
         if kind == "upsert" and written.nulls:
             raise null_keys(store.design.key, written.nulls)
         return _publish(store, kind, written, writer_batch)
