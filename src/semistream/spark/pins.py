@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import DamagedError, MasterError
 from ..master import Master, from_locator
-from ..master.place import Place, place_at
+from ..master.store.place import Place, place_at
 
 RETAINED = 100  # micro-batches that Spark can go back, unless it is told otherwise
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's local properties
