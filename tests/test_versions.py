@@ -191,3 +191,17 @@ def test_refresh_of_a_master_that_never_changes() -> None:
     join = ss.SemiStreamJoin(ss.open_master(products(range(5)), "id"), "id")
     out = [*join.push(pa.record_batch({"id": [1, 7]})), *join.refresh()]
     assert len(pa.Table.from_batches(out)) == 1
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_row_deleted(algorithm, tmp_path) -> None:
+    """There are pages, but no rows that can be seen."""
+    table = products([*range(60)])
+    store = ss.Store.create(tmp_path / "s", table, "id", page_bytes=512)
+    store = store.delete(table.select(["id"]))
+    nothing = table.slice(0, 0)
+    check_master(store, nothing, "id")
+    assert store.verify() == store.describe().pages > 3
+    stream = sales(random.Random(1), 50, [*range(70)])
+    check_join(store, stream, on="id", how="left", algorithm=algorithm, memory="1MB", table=nothing)
+    assert store.compact().describe().pages == 0

@@ -6,6 +6,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -52,14 +53,19 @@ class StoreFile:
         self._close()
 
 
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """Where there are no rows at all, their columns are to be checked nevertheless."""
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
 def as_batches(data: Rows) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     """Schema and batches of anything that holds rows."""
     if isinstance(data, pa.RecordBatch):
         return data.schema, [data]
     if isinstance(data, pa.Table):
-        return data.schema, data.to_batches()
+        return data.schema, [_no_rows(data.schema), *data.to_batches()]
     if isinstance(data, pa.RecordBatchReader):
-        return data.schema, data
+        return data.schema, chain([_no_rows(data.schema)], data)
     batches: Iterator[pa.RecordBatch] = iter(data) if isinstance(data, Iterable) else iter(())
     first = next(batches, None)
     if not isinstance(first, pa.RecordBatch):

@@ -93,13 +93,29 @@ def _nested_odd(t: pa.DataType) -> bool:
 
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in a store's column types; schema drift is an error that names the column."""
-    if batch.schema.names != schema.names:
-        raise SpecError(f"a batch has columns {batch.schema.names}, expected {schema.names}")
-    arrays = [plain(column) for column in batch.columns]
+    """The batch in a store's column types and order; other columns or types are an error that
+    names them."""
+    if not isinstance(batch, pa.RecordBatch):
+        raise SpecError(f"rows must come in pyarrow RecordBatches, not in {type(batch).__name__}")
+    names = batch.schema.names
+    if sorted(names) != sorted(schema.names):
+        missing = [name for name in schema.names if name not in names]
+        other = [name for name in names if name not in schema.names]
+        raise SpecError(
+            f"a batch has columns {names}, expected {schema.names}: missing are {missing}, not "
+            f"expected {other}; select and rename its columns"
+        )
+    arrays = [plain(batch.column(name)) for name in schema.names]
     for array, f in zip(arrays, schema, strict=True):
         if array.type != f.type:
-            raise SpecError(f"column {f.name!r} is {array.type} in a later batch, not {f.type}")
+            raise SpecError(
+                f"column {f.name!r} is {array.type} in a batch, not {f.type}; cast it first"
+            )
+        if array.null_count and not f.nullable:
+            raise SpecError(
+                f"column {f.name!r} has {array.null_count} NULLs in a batch, and is declared "
+                "without: fill them, or drop these rows"
+            )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
