@@ -51,8 +51,9 @@ check: setup ## lint, format, types, import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup ## measure the join itself, without Spark
+bench: setup ## measure the join itself, then look-ups by key and changes of a store (with ARGS: the join only)
 	$(BIN)/python -m benchmarks.core $(ARGS)
+	$(if $(ARGS),,$(MAKE) --no-print-directory bench-lookups bench-versions)
 
 bench-versions: setup ## measure changes of a store: to write, to open, to join with
 	$(BIN)/python -m benchmarks.versions $(ARGS)
