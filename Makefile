@@ -6,13 +6,13 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench bench-spark bench-lookups chaos clean
+.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark chaos clean
 
 help: ## this text
 	@echo "semistream: join a stream with a master table larger than memory"
 	@echo
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | \
-		awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+		awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 	@echo
 	@echo "Start with 'make run'; before a change lands, 'make check test'."
 	@echo "More words for the command underneath go into ARGS:"
@@ -51,8 +51,12 @@ check: setup ## lint, format, types, import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup ## measure the join itself, without Spark
+bench: setup ## measure the join itself, then look-ups by key and changes of a store (with ARGS: the join only)
 	$(BIN)/python -m benchmarks.core $(ARGS)
+	$(if $(ARGS),,$(MAKE) --no-print-directory bench-lookups bench-versions)
+
+bench-versions: setup ## measure changes of a store: to write, to open, to join with
+	$(BIN)/python -m benchmarks.versions $(ARGS)
 
 bench-spark: setup ## measure enrich() against Spark's own joins
 	$(if $(ROWS),ROWS=$(ROWS) )$(BIN)/python -m benchmarks.spark $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -70,7 +71,7 @@ KEY_VALUES: dict[pa.DataType, list[Any]] = {
 
 ALGORITHMS = tuple(ss.ALGORITHMS)
 HOWS = ("inner", "left", "semi", "anti")
-MASTERS = ("memory", "map", "pread", "parquet", "unsorted", "folder", "delta")
+MASTERS = ("memory", "map", "pread", "changed", "parquet", "unsorted", "folder", "delta")
 WAITING = tuple(a.name for a in ss.ALGORITHMS.values() if a.disk not in ("none", "lookup"))
 DISK = tuple(a.name for a in ss.ALGORITHMS.values() if a.disk != "none")
 
@@ -137,6 +138,36 @@ def _store(io: str) -> Callable[[pa.Table, list[str], Path], Master]:
     return make
 
 
+def _changed(table: pa.Table, key: list[str], path: Path) -> Master:
+    """A store that came to hold the table by changes, of which it still has several runs."""
+    some = [row for row in range(len(table)) if row % 3]
+    rest = [row for row in range(len(table)) if row % 3 == 0]
+    first = table.take(pa.array(some, pa.int64()))
+    store = ss.Store.create(path / "changed", first, key, page_bytes=512)
+    keyed = first.filter(pc.is_valid(first[key[0]])) if len(first) else first
+    for name in key[1:]:
+        keyed = keyed.filter(pc.is_valid(keyed[name]))
+    odd = keyed.slice(0, max(1, len(keyed) // 2))
+    store = store.delete(odd.select(key))
+    kept = pa.Table.from_batches(store.batches(), table.schema)
+    missing = _less(first, kept)
+    store = store.append(missing.slice(0, len(missing) // 2))
+    store = store.append(missing.slice(len(missing) // 2))
+    return store.append(table.take(pa.array(rest, pa.int64())))
+
+
+def _less(rows: pa.Table, others: pa.Table) -> pa.Table:
+    """Rows without as many of each as there are among the others."""
+    left = Counter(map(repr, others.to_pylist()))
+    keep = []
+    for i, row in enumerate(map(repr, rows.to_pylist())):
+        if left[row]:
+            left[row] -= 1
+        else:
+            keep.append(i)
+    return rows.take(pa.array(keep, pa.int64()))
+
+
 def _parquet(table: pa.Table, key: list[str], path: Path) -> Master:
     plain = pa.table([_plain(table[name]) for name in key], key)
     order = pc.sort_indices(plain, [(name, "ascending") for name in key])
@@ -179,6 +210,7 @@ _BUILDERS: dict[str, Callable[[pa.Table, list[str], Path], Master]] = {
     "memory": lambda table, key, _: MemoryMaster(table, key, page_rows=8),
     "map": _store("map"),
     "pread": _store("pread"),
+    "changed": _changed,
     "parquet": _parquet,
     "unsorted": _unsorted,
     "folder": _folder,

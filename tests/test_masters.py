@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sample_data import KEY_VALUES, MASTERS, build, keys_for, products
+from servers import load
 
 import semistream as ss
-from semistream.master import from_locator, parquet
+from semistream.master import Master, from_locator
+from semistream.master.parquet import master as parquet
 from semistream.testing import check_join, check_master
 
 KEYS = {
@@ -26,12 +29,27 @@ KEYS = {
 }
 
 
+def home(kind: str, keys: list[int | None], path: Path, request) -> tuple[Master, pa.Table]:
+    """The table in one of the places where masters live, those behind servers included."""
+    table = products(keys)
+    if kind == "s3":
+        bucket = request.getfixturevalue("bucket")
+        options = {"storage_options": bucket.options}
+        return ss.Store.create(f"{bucket.url}/s", table, "id", page_bytes=512, **options), table
+    if kind in ("postgresql", "mariadb"):
+        columns = [("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())]
+        table = table.select(["id", "name", "price"]).cast(pa.schema(columns))
+        server = request.getfixturevalue(kind)
+        name = load(server, table, ["id"], "index")
+        return ss.open_master(server.url(), "id", table=name, columns=table.column_names), table
+    return build(kind, table, "id", path), table
+
+
 @pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
-@pytest.mark.parametrize("kind", MASTERS)
-def test_conforms(kind, keys, tmp_path) -> None:
-    table = products(list(keys))
-    master = build(kind, table, "id", tmp_path)
-    for seed in range(3):
+@pytest.mark.parametrize("kind", [*MASTERS, "s3", "postgresql", "mariadb"])
+def test_conforms(kind, keys, tmp_path, request) -> None:
+    master, table = home(kind, list(keys), tmp_path, request)
+    for seed in range(3 if kind in MASTERS else 1):
         check_master(master, table, "id", rng=seed)
 
 

@@ -16,7 +16,8 @@ from file_data import check_files, codes, put
 from sample_data import products
 
 import semistream as ss
-from semistream.master import from_locator, parquet
+from semistream.master import from_locator
+from semistream.master.parquet import master as parquet
 from semistream.testing import check_master
 
 # --- what others write --------------------------------------------------------------------------

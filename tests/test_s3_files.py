@@ -18,7 +18,9 @@ from s3 import KEY, SECRET, Bucket
 from sample_data import products
 
 import semistream as ss
-from semistream.master import Master, files, from_locator, parquet
+from semistream.master import Master, from_locator
+from semistream.master.parquet import files
+from semistream.master.parquet import master as parquet
 from semistream.spark.worker import EnrichTask
 from semistream.testing import assert_same_rows, check_join, check_master
 

@@ -16,7 +16,7 @@ from sample_data import ALGORITHMS, HOWS, build, sales
 from shed_data import MEMORY, SHEDS, STREAM_KEYS, TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
-from semistream.master.store_files import StoreFile
+from semistream.master.store.files import StoreFile
 from semistream.shed.policy import VICTIMS
 from semistream.shed.target import Folder, new_name
 from semistream.testing import assert_same_rows, oracle

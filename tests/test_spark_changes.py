@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from spark_data import PATIENCE, frame, no_job, setting, stream_of, write_files
 
 import semistream as ss
-from semistream.master import store_format as fmt
+from semistream.master.store import format as fmt
 from semistream.spark import (
     append_to_store,
     build_store,

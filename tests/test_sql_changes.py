@@ -13,7 +13,7 @@ import semistream as ss
 from semistream.columns import Chunks
 from semistream.front import KeyGroups
 from semistream.master.base import NOTHING
-from semistream.master.sql import SqlMaster
+from semistream.master.sql.master import SqlMaster
 from semistream.memory import Ledger
 
 _TABLES = itertools.count()

@@ -16,10 +16,10 @@ from servers import KINDS, execute, load
 import semistream as ss
 from benchmarks.servers import PASSWORD, START
 from semistream.cli import main
-from semistream.master import sql_session
-from semistream.master.sql_columns import Column
-from semistream.master.sql_session import Driver, FailedError, Query, Session
-from semistream.master.sql_url import Secret, parse_url
+from semistream.master.sql import session as sql_session
+from semistream.master.sql.columns import Column
+from semistream.master.sql.session import Driver, FailedError, Query, Session
+from semistream.master.sql.url import Secret, parse_url
 from semistream.testing import assert_same_rows, oracle
 
 ROWS = 3_000

@@ -12,7 +12,9 @@ from sample_data import HOWS, keys_for, sales
 from servers import execute, load
 
 import semistream as ss
-from semistream.master import from_locator, sql, sql_pages
+from semistream.master import from_locator
+from semistream.master.sql import master as sql
+from semistream.master.sql import pages as sql_pages
 from semistream.testing import check_join, check_master
 
 KEYS = {

@@ -11,7 +11,7 @@ import pytest
 from servers import execute, load, quote
 
 import semistream as ss
-from semistream.master import sql
+from semistream.master.sql import master as sql
 from semistream.testing import check_join, check_master
 
 

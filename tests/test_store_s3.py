@@ -17,7 +17,7 @@ from sample_data import ALGORITHMS, products, sales
 
 import semistream as ss
 from semistream.master import from_locator
-from semistream.master.place import place_at
+from semistream.master.store.place import place_at
 from semistream.testing import assert_same_rows, check_join, check_master
 
 __all__ = ["bucket", "s3_endpoint"]

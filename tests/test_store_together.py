@@ -192,7 +192,7 @@ def test_the_slower_of_two_writers_leaves_nothing(path) -> None:
 
 def test_a_version_that_expires_while_it_is_opened(path, monkeypatch) -> None:
     """The manifest was listed, and is gone when it is read; or its files are."""
-    from semistream.master import store_format as fmt
+    from semistream.master.store import format as fmt
 
     listed, read_manifest = [], fmt.read_manifest
 
@@ -228,8 +228,8 @@ def change_and_expire(path: Path) -> None:
 
 def test_a_cleaner_beside_expiry_keeps_what_newer_versions_share(path, monkeypatch) -> None:
     """It has listed version 2; now 3 appears, which shares files with 2, and 2 expires."""
-    from semistream.master import store_expire
-    from semistream.master import store_format as fmt
+    from semistream.master.store import expire as store_expire
+    from semistream.master.store import format as fmt
 
     ss.Store.open(path).upsert(rows({k: k for k in range(40)}))
     versions, calls = fmt.versions, []

@@ -13,7 +13,7 @@ import pytest
 from crash_child import check_clean
 
 import semistream as ss
-from semistream.master import store_change
+from semistream.master.store import change as store_change
 from semistream.testing import rows_of
 
 STREAM = pa.record_batch({"id": pa.array([*range(-1, 70), None], pa.int64())})
@@ -30,7 +30,7 @@ def root(tmp_path_factory) -> Path:
     """A base and four changes, two of which have files of the same sizes."""
     path = tmp_path_factory.mktemp("damage") / "s"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_change, "_merge_from", lambda runs: len(runs) - 1)
+        patch.setattr(store_change, "merge_from", lambda runs, most: len(runs) - 1)
         store = ss.Store.create(path, rows(range(60), "base"), "id", page_bytes=256)
         store = store.upsert(rows(range(10, 30), "new"))
         store = store.upsert(rows(range(20, 40), "now"))

@@ -9,7 +9,7 @@ import pytest
 from sample_data import ALGORITHMS, HOWS, products, sales
 
 import semistream as ss
-from semistream.master import store_change
+from semistream.master.store import change as store_change
 from semistream.testing import assert_same_rows, check_join, check_master, oracle
 
 
@@ -209,3 +209,17 @@ def test_a_version_that_expires_while_a_change_of_it_is_merged(tmp_path, monkeyp
     monkeypatch.setattr(store_change, "merge", late)
     with pytest.raises(ss.ConflictError, match="published by someone else"):
         store.upsert(products([4, 5]))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_row_deleted(algorithm, tmp_path) -> None:
+    """There are pages, but no rows that can be seen."""
+    table = products([*range(60)])
+    store = ss.Store.create(tmp_path / "s", table, "id", page_bytes=512)
+    store = store.delete(table.select(["id"]))
+    nothing = table.slice(0, 0)
+    check_master(store, nothing, "id")
+    assert store.verify() == store.describe().pages > 3
+    stream = sales(random.Random(1), 50, [*range(70)])
+    check_join(store, stream, on="id", how="left", algorithm=algorithm, memory="1MB", table=nothing)
+    assert store.compact().describe().pages == 0

@@ -261,12 +261,18 @@ def too_wide(t: pa.DataType, size: int) -> SpecError:
     )
 
 
+def _narrow(t: pa.DataType) -> bool:
+    return bool(pa.types.is_string(t) or pa.types.is_binary(t))
+
+
 def one_batch(table: pa.Table) -> pa.RecordBatch:
     """The rows of a table in one batch; an error where they are too many bytes for one."""
+    widest = max(table.columns, key=lambda c: c.nbytes if _narrow(c.type) else 0, default=None)
+    if widest is not None and _narrow(widest.type) and widest.nbytes > MOST_BYTES:
+        raise too_wide(widest.type, widest.nbytes)
     batches = table.combine_chunks().to_batches()
-    if len(batches) > 1:
-        t, size = max(((c.type, c.nbytes) for c in table.columns), key=lambda column: column[1])
-        raise too_wide(t, size)
+    if len(batches) > 1:  # texts within a nested column
+        raise too_wide(max(table.columns, key=lambda c: c.nbytes).type, table.nbytes)
     if batches:
         return batches[0]
     empty = [pa.array([], field.type) for field in table.schema]

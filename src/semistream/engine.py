@@ -60,6 +60,7 @@ class Engine:
         self.coder, shape, self.split, self._widest = question.design(self.schema, widest)
         if kept is not None:
             self.split, kept = _with_front(self.split, before, kept)
+        self._built = False
         self.phase: DiskPhase | None = None  # let go of old parts before new ones are made
         self.front = Front()
         for part in ("backlog", "pool", "collect", *(() if kept is not None else ("front",))):
@@ -87,6 +88,7 @@ class Engine:
                 question.shed,
             )  # fmt: skip
             self.phase = kind(parts)
+        self._built = True
 
     def _make_front(self, schema: pa.Schema) -> tuple[Front, Pages | None, int]:
         """The front stage, and for xhybridjoin the pinned pages and how many they are."""
@@ -159,7 +161,7 @@ class Engine:
         while self.input:
             batch = self.input[0]
             self.front.renew()  # before the batch is touched: it may fail
-            if self.phase is None and self.question.algorithm.disk != "none":
+            if not self._built:
                 self._build(self._widest)  # a read failed while the parts were made anew
             taken = self._piece(batch)
             if taken == 0:

@@ -22,7 +22,7 @@ from .front import Front, Hits, new_rows
 from .grouptable import Groups, GroupTable
 from .kernels import search
 from .master import Master, Pages
-from .master.sorting import Sorter
+from .master.store.sorting import Sorter
 from .memory import Ledger
 
 I64 = NDArray[np.int64]

@@ -13,8 +13,8 @@ from typing import Any
 from ..errors import SpecError
 from ..join import SemiStreamJoin
 from ..master import Master, open_master
-from ..master.place import LocalPlace
-from ..master.store_format import versions
+from ..master.store.format import versions
+from ..master.store.place import LocalPlace
 from ..memory import show_bytes
 from ..shed import ShedReceiver
 from ..stats import Stats

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ..errors import ConflictError, SpecError
 from ..master import Store
-from ..master.store_format import read_manifest, versions
+from ..master.store.format import read_manifest, versions
 from ..memory import parse_bytes, show_bytes
 from .commands import Result, names
 from .files import Rows, read_rows

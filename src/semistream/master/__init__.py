@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from ..errors import MasterError, SpecError
 from .base import Master, MasterInfo, Pages
-from .delta import DeltaMaster, is_delta
-from .files import open_files
 from .memory import MemoryMaster
-from .parquet import ParquetMaster
-from .place import place_at
-from .sql import SqlMaster
-from .sql_spec import sql_spec
-from .sql_url import is_database
-from .store import Store
-from .store_format import versions
+from .parquet.delta import DeltaMaster, is_delta
+from .parquet.files import open_files
+from .parquet.master import ParquetMaster
+from .sql.master import SqlMaster
+from .sql.spec import sql_spec
+from .sql.url import is_database
+from .store.format import versions
+from .store.place import place_at
+from .store.store import Store
 
 Source: TypeAlias = "Master | pa.Table | pa.RecordBatch | str | os.PathLike[str]"
 __all__ = ["Master", "MasterInfo", "Pages", "Source", "Store", "from_locator", "open_master"]

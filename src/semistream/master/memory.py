@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..columns import Chunks, one_batch
 from ..keys import codes_of, not_null
 from .base import Master, MasterInfo, Pages, Traffic
-from .store_write import design, plain_batch
+from .store.write import design, plain_batch
 
 I64 = NDArray[np.int64]
 PAGE_ROWS = 1024

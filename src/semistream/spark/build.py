@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame
 
 from ..errors import StoreError
 from ..master import Store
-from ..master import store_format as fmt
-from ..master.place import place_at
-from ..master.store_change import publish
-from ..master.store_expire import writing
-from ..master.store_write import PAGE_BYTES, design
+from ..master.store import format as fmt
+from ..master.store.change import publish
+from ..master.store.expire import writing
+from ..master.store.place import place_at
+from ..master.store.write import PAGE_BYTES, design
 from .run import write_run
 from .schema import stream_schema
 

@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame
 
 from ..errors import ConflictError, SpecError
 from ..master import Store, open_master
-from ..master import store_format as fmt
-from ..master.place import Place, place_at
-from ..master.store_change import discard, null_keys, publish, publish_change
-from ..master.store_expire import writing
-from ..master.store_index import claimed
-from ..master.store_write import design
+from ..master.store import format as fmt
+from ..master.store.change import discard, null_keys, publish, publish_change
+from ..master.store.expire import writing
+from ..master.store.index import claimed
+from ..master.store.place import Place, place_at
+from ..master.store.write import design
 from .pins import QUERY
 from .run import Written, fitting, write_run
 from .schema import stream_schema

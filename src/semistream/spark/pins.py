@@ -22,7 +22,7 @@ from typing import Any
 
 from ..errors import DamagedError, MasterError, SpecError
 from ..master import Master, from_locator
-from ..master.place import Place, place_at
+from ..master.store.place import Place, place_at
 
 RETAINED = 100  # micro-batches that Spark can go back, unless it is told otherwise
 ID = "pins.id"

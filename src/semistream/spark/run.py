@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from ..errors import SpecError
-from ..master import store_format as fmt
-from ..master.place import Place
-from ..master.store_run import join_parts
-from ..master.store_write import Design
+from ..master.store import format as fmt
+from ..master.store.place import Place
+from ..master.store.run import join_parts
+from ..master.store.write import Design
 from .run_task import RESULT, CodeTask, ShardTask, part_of
 from .schema import spark_type, stream_schema
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from ..keys import codes_of, not_null
 from ..master import Store, from_locator
-from ..master import store_format as fmt
-from ..master.place import DATA, Place, place_at
-from ..master.store_change import write_piece
-from ..master.store_run import Part, PartWriter
-from ..master.store_write import Design
+from ..master.store import format as fmt
+from ..master.store.change import write_piece
+from ..master.store.place import DATA, Place, place_at
+from ..master.store.run import Part, PartWriter
+from ..master.store.write import Design
 
 I64 = NDArray[np.int64]
 RESULT = "result string"

@@ -70,7 +70,7 @@ class _MasterCheck:
         assert info.rows == self.table.num_rows, f"describe() says {info.rows} rows"
         assert info.schema.names == self.table.column_names, f"columns {info.schema.names}"
         assert info.key == self.key, f"key {info.key}, expected {self.key}"
-        assert (info.pages > 0) == (info.rows > 0), f"{info.pages} pages for {info.rows} rows"
+        assert info.pages > 0 or info.rows == 0, f"no pages for {info.rows} rows"
         repeated = any(len(v) > 1 for k, v in self.rows.items() if None not in k)
         assert not (info.unique and repeated), "unique, but a key has several rows"
 
@@ -81,7 +81,7 @@ class _MasterCheck:
         for start in {0, last, self.rng.randint(0, last)}:
             if self.info.pages:
                 self.scan_from(start, self.rng.choice([1, 5_000, 1 << 20]))
-        if not self.table.num_rows:
+        if not self.table.num_rows and len(self.master.runs) == 2:  # else they may all be stale
             assert self.info.pages == 0, "pages in a master without rows"
 
     def scan_from(self, start: int, size: int) -> None:

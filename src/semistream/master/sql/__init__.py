@@ -1,0 +1,7 @@
+"""Tables in PostgreSQL, MySQL and MariaDB."""
+
+from __future__ import annotations
+
+from .master import SqlMaster
+
+__all__ = ["SqlMaster"]

@@ -1,0 +1,191 @@
+"""Pages of a table in a database: ranges of keys, found when they are first needed.
+
+    rows with a key     in the order of the key where that is the order of codes (then the table can
+                        be sought), else of the primary key
+    rows without one    behind them, in the order of the primary key
+
+How many pages there are is settled when the table is opened; where they begin is found by one pass
+over the index, every so many rows, without OFFSET. The first page is open below and the last above,
+so rows that are inserted later belong to a page as well; a page whose rows were deleted is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...keys import codes_of
+from .columns import Column, Relation
+from .dialect import Dialect
+from .session import Query, Session
+
+I64 = NDArray[np.int64]
+CHUNK_ROWS = 1_000_000  # rows that one query walks over to find boundaries
+_LOW, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Table:
+    """What every query needs: where the rows are, and which of them are meant."""
+
+    session: Session
+    dialect: Dialect
+    relation: Relation
+    key: tuple[Column, ...]
+    where: str | None
+
+    def select(self, columns: Sequence[Column]) -> str:
+        shown = [
+            f"{c.select.format('t.' + self.dialect.quote(c.name))} AS c{i}"
+            for i, c in enumerate(columns)
+        ]
+        return "SELECT " + ", ".join(shown)
+
+    def from_(self, conditions: Sequence[str]) -> str:
+        every = " AND ".join(conditions) if conditions else "true"
+        return f"FROM {self.dialect.table(self.relation)} WHERE {every} {self.filter}"
+
+    @property
+    def filter(self) -> str:
+        """The user's own condition; on a line of its own, should it end in a comment."""
+        return f"AND (\n{self.where}\n)" if self.where else ""
+
+    def names(self, columns: Sequence[Column]) -> list[str]:
+        return [f"t.{self.dialect.quote(c.name)}" for c in columns]
+
+    def keyed(self, present: bool) -> str:
+        """Rows that have a key, or those that have none."""
+        nullable = [c for c in self.key if c.nullable]
+        if not nullable:
+            return "true" if present else "false"
+        tests = [f"{name} IS {'NOT ' if present else ''}NULL" for name in self.names(nullable)]
+        return "(" + (" AND " if present else " OR ").join(tests) + ")"
+
+
+class Segment:
+    """Some rows of the table in `pages` pages, in the order of `order`."""
+
+    def __init__(
+        self, table: Table, present: bool | None, order: Sequence[Column], pages: int, rows: int
+    ) -> None:
+        self._table, self._order, self.pages = table, tuple(order), pages
+        self._which = [] if present is None else [table.keyed(present)]
+        self._step = max(1, -(-rows // max(1, pages)))
+        self._bounds: pa.RecordBatch | None = None
+
+    @property
+    def bounds(self) -> pa.RecordBatch:
+        """The last key of every page but the last one; fewer where pages are empty."""
+        if self._bounds is None:
+            found = self._find() if self.pages > 1 else self._none()
+            most = self.pages - 1
+            if len(found) > most:  # the table has grown
+                some = np.linspace(0, len(found) - 1, most).astype(np.int64)
+                found = found.take(pa.array(np.unique(some)))
+            self._bounds = found
+        return self._bounds
+
+    def _none(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [pa.array([], c.type) for c in self._order], names=[c.name for c in self._order]
+        )
+
+    def _find(self) -> pa.RecordBatch:
+        """Every `_step`-th key, by one pass over the index."""
+        parts = [self._none()]
+        step = min(self._step, CHUNK_ROWS)
+        most = step * (CHUNK_ROWS // step)
+        after: pa.RecordBatch | None = None
+        while True:
+            query = Query()
+            names = self._table.names(self._order)
+            conditions = list(self._which)
+            if after is not None:
+                conditions.append(self._beyond(query, after, ">"))
+            order = ", ".join(f"c{i}" for i in range(len(self._order)))
+            inner = (
+                f"{self._raw_select(names)} {self._table.from_(conditions)} "
+                f"ORDER BY {', '.join(names)} LIMIT {most}"
+            )
+            numbered = f"SELECT {order}, row_number() OVER (ORDER BY {order}) AS r FROM ({inner}) a"
+            shown = [c.select.format(f"b.c{i}") + f" AS c{i}" for i, c in enumerate(self._order)]
+            query.text = (
+                f"SELECT {', '.join(shown)} FROM ({numbered}) b WHERE r % {step} = 0 ORDER BY r"
+            )
+            found = self._table.session.select(query, self._order)
+            parts.append(found)
+            if len(found) < most // step:
+                return _distinct(pa.Table.from_batches(parts).combine_chunks(), self._none())
+            after = found.slice(len(found) - 1)
+
+    def _raw_select(self, names: list[str]) -> str:
+        return "SELECT " + ", ".join(f"{name} AS c{i}" for i, name in enumerate(names))
+
+    def _beyond(self, query: Query, row: pa.RecordBatch, sign: str) -> str:
+        """Rows behind (>) or up to and with (<=) a key of one or more columns. Written out, since
+        not every database finds a range of (a, b) > (x, y) by its index."""
+        dialect = self._table.dialect
+        strict = sign[0]
+
+        def tail(i: int) -> str:
+            name, column = self._table.names(self._order)[i], self._order[i]
+
+            def value() -> str:
+                return dialect.bind(query, column, row.column(i))
+
+            if i == len(self._order) - 1:
+                return f"{name} {sign} {value()}"
+            outer = f"{name} {strict}= {value()}"  # in this order: parameters may be positional
+            inner = f"{name} {strict} {value()} OR ({name} = {value()} AND {tail(i + 1)})"
+            return f"({outer} AND ({inner}))"
+
+        return tail(0)
+
+    def _place(self, page: int) -> tuple[int | None, int | None]:
+        """(lower, upper) boundary of a page; equal ones: the page is empty."""
+        count = len(self.bounds)
+        if page == self.pages - 1:
+            return (count - 1 if count else None), None
+        if page >= count:
+            return 0, 0
+        return (page - 1 if page else None), page
+
+    def range(self, query: Query, first: int, last: int) -> list[str] | None:
+        """Conditions for the rows of pages first..last; None: there are no such rows."""
+        low, high = self._place(first)[0], self._place(last)[1]
+        conditions = list(self._which)
+        if self._place(first) == (0, 0):  # empty pages lie before the last one
+            low = len(self.bounds) - 1 if len(self.bounds) else None
+        if self._place(last) == (0, 0) and last != self.pages - 1:
+            high = len(self.bounds) - 1 if len(self.bounds) else None
+            if not len(self.bounds) or low == high:
+                return None
+        if low is not None:
+            conditions.append(self._beyond(query, self.bounds.slice(low, 1), ">"))
+        if high is not None:
+            conditions.append(self._beyond(query, self.bounds.slice(high, 1), "<="))
+        return conditions
+
+    def codes(self) -> tuple[I64, I64]:
+        """The lowest and highest code that each page may hold, where the order is that of codes.
+        With more columns than the key in the order, one key may lie on two pages."""
+        ends = codes_of([self.bounds.column(0)])
+        empty = np.full(self.pages - 1 - len(ends), ends[-1] if len(ends) else _LOW, np.int64)
+        ends = np.concatenate([ends, empty])
+        more = 1 if len(self._order) == 1 and len(self.bounds) else 0
+        starts = np.where(ends < _HIGH, ends + more, ends)
+        return np.concatenate([[_LOW], starts]).astype(np.int64), np.append(ends, _HIGH)
+
+
+def _distinct(table: pa.Table, empty: pa.RecordBatch) -> pa.RecordBatch:
+    """Boundaries that differ from the one before (a key with many rows may come again)."""
+    if table.num_rows == 0:
+        return empty
+    batch = table.to_batches()[0]
+    rows = list(zip(*(c.to_pylist() for c in batch.columns), strict=True))
+    keep = [i for i, row in enumerate(rows) if i == 0 or row != rows[i - 1]]
+    return batch if len(keep) == len(rows) else batch.take(pa.array(keep))

@@ -1,0 +1,238 @@
+"""Reading a store's pages.
+
+Through a memory map (every page's checksum is verified before its first use, since a damaged map
+shows no error), or, with io="pread", into memory of the join: adjacent pages merged, several reads
+in flight. An object store knows only the second way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...columns import Chunks
+from ...errors import DamagedError
+from ...layout import Layout, layouts
+from ..base import Master, MasterInfo, Pages, Traffic
+from . import format as fmt
+from .index import StoreIndex
+from .place import DATA, Place
+from .write import Design
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+IN_FLIGHT = 8
+
+
+class StorePages(Master):
+    """The pages of a store at one version."""
+
+    def __init__(self, place: Place, manifest: fmt.Manifest, io: str) -> None:
+        self.place, self.manifest, self.io = place, manifest, io
+        self.mapped = io == "map"
+        self.traffic = Traffic()
+        self.design = Design(manifest.schema, tuple(manifest.key), manifest.page_bytes)
+        self._layouts = layouts(self.design.stored)
+        shards = [shard for run in manifest.runs for shard in run.shards]
+        self.files = [place.open(f"{DATA}/{s.name}", s.bytes, io) for s in shards]
+        self.index = StoreIndex(place, manifest, sum(c.buffers for c in self._layouts))
+        self._ready_index()
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def describe(self) -> MasterInfo:
+        return self._info
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        for file in self.files:
+            file.close()
+
+    def _ready_index(self) -> None:
+        index, runs = self.index, self.manifest.runs
+        pages = len(index.rows)
+        self.first, self.last = index.first[: index.keyed], index.last[: index.keyed]
+        self._verified = np.zeros(pages, np.bool_)
+        self._base = np.zeros(pages, np.int64)
+        if self.mapped:
+            start = np.array([f.address for f in self.files] or [0], np.int64)
+            self._base = start[index.shard] + index.offset
+        self._info = MasterInfo(
+            schema=self.manifest.schema,
+            key=tuple(self.manifest.key),
+            rows=self.manifest.rows,
+            pages=pages,
+            bytes=sum(run.page_bytes for run in runs),
+            max_page_bytes=max(run.max_page_bytes for run in runs),
+            indexed=True,
+            unique=all(run.unique for run in runs),
+            version=self.manifest.version,
+            name=str(self.place),
+            # besides what is kept here, a view allocates code addresses and a list of masks
+            resident_bytes=self._verified.nbytes + self._base.nbytes + 16 * pages + index.allocated,
+        )
+
+    @property
+    def runs(self) -> I64:
+        return self.index.runs
+
+    def owners(self, codes: I64) -> I32 | None:
+        return None if self.index.claims is None else self.index.claims.owners(codes)
+
+    def stale(self, pages: Pages) -> NDArray[np.bool_] | None:
+        if self.index.claims is None:
+            return None
+        run = self.index.run_of(pages.numbers)
+        return self.index.claims.stale(pages.codes, pages.rows, run)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def view(self, columns: Sequence[str]) -> Pages | None:
+        if not self.mapped:
+            return None
+        return self._mapped_pages(0, len(self.index.rows), columns)
+
+    def touch(self, wanted: NDArray[np.bool_]) -> None:
+        self.traffic.pages += int(wanted.sum())
+        self.traffic.bytes += int(self.index.length[: len(wanted)][wanted].sum())
+        self.check(wanted)
+
+    def check(self, wanted: NDArray[np.bool_]) -> None:
+        """Verify the pages in `wanted` that this process has not used yet."""
+        for page in np.flatnonzero(wanted & ~self._verified[: len(wanted)]):
+            file = self.files[self.index.shard[page]]
+            part = file.buffer.slice(int(self.index.offset[page]), int(self.index.length[page]))
+            self._check(int(page), part)
+            self._verified[page] = True
+
+    def checked(self) -> NDArray[np.bool_]:
+        return self._verified
+
+    def _check(self, page: int, part: pa.Buffer) -> None:
+        if fmt.crc(part) != self.index.crc[page]:
+            file = self.files[self.index.shard[page]]
+            raise DamagedError(
+                f"{file.path} is damaged: page {page} at byte {self.index.offset[page]} has a "
+                "wrong checksum; restore the file or rebuild the store"
+            )
+
+    def page_bytes(self, numbers: I64) -> I64:
+        return self.index.length[numbers]
+
+    def scan(self, start: int, max_bytes: int, columns: Sequence[str]) -> Pages:
+        ends = np.cumsum(self.index.length[start : start + 1 + max_bytes // 256])
+        stop = start + max(1, int(np.searchsorted(ends, max_bytes, "right")))
+        if not self.mapped:
+            return self.read(np.arange(start, stop, dtype=np.int64), columns)
+        wanted = np.zeros(len(self.index.rows), np.bool_)
+        wanted[start:stop] = True
+        self.touch(wanted)
+        return self._mapped_pages(start, stop, columns)
+
+    def _mapped_pages(self, start: int, stop: int, columns: Sequence[str]) -> Pages:
+        part = slice(start, stop)
+        chunks = self._chunks(columns, self._base[part], self.index.buffers[part])
+        chunks.rows = self.index.rows[part]
+        chunks.array = lambda c, j: self._batch(start + c).column(columns[j])
+        return Pages(
+            columns=chunks,
+            codes=self._code_addresses(self._base[part], self.index.buffers[part]),
+            rows=self.index.rows[part],
+            numbers=np.arange(start, stop, dtype=np.int64),
+            allocated=0,
+            valid=self._valid(start, stop),
+            keep=self,
+            bounds=(self.index.first[part], self.index.last[part]),
+        )
+
+    def read(self, numbers: I64, columns: Sequence[str]) -> Pages:
+        """Read pages into one new buffer: adjacent ones in one read, several reads in flight."""
+        length = self.index.length[numbers]
+        place = np.cumsum(length) - length
+        arena = pa.allocate_buffer(int(length.sum()))
+        view = memoryview(arena)
+        shard, offset = self.index.shard[numbers], self.index.offset[numbers]
+        gap = np.flatnonzero((np.diff(shard) != 0) | (np.diff(offset) != length[:-1])) + 1
+        starts = np.concatenate([[0], gap]) if len(numbers) else gap
+        ends = np.append(gap, len(numbers)) if len(numbers) else gap
+
+        def fetch(a: int, b: int) -> None:
+            size = int(length[a:b].sum())
+            at = int(place[a])
+            self.files[shard[a]].read_into(int(offset[a]), view[at : at + size])
+
+        self._in_parallel(fetch, list(zip(starts, ends, strict=True)))
+        for i, page in enumerate(numbers):
+            self._check(int(page), arena.slice(int(place[i]), int(length[i])))
+        self.traffic.pages += len(numbers)
+        self.traffic.bytes += int(length.sum())
+        base, buffers = arena.address + place, self.index.buffers[numbers]
+        chunks = self._chunks(columns, base, buffers)
+        chunks.rows = self.index.rows[numbers]
+
+        def array(c: int, j: int) -> pa.Array:
+            part = arena.slice(int(place[c]), int(length[c]))
+            return pa.ipc.read_record_batch(part, self.design.stored).column(columns[j])
+
+        chunks.array = array
+        return Pages(
+            columns=chunks,
+            codes=self._code_addresses(base, buffers),
+            rows=self.index.rows[numbers],
+            numbers=numbers,
+            allocated=arena.size + buffers.nbytes + 5 * 8 * len(numbers),
+            valid=[self._valid(int(p), int(p) + 1)[0] for p in numbers],
+            keep=arena,
+            bounds=(self.index.first[numbers], self.index.last[numbers]),
+        )
+
+    def _in_parallel(self, fetch: Any, parts: list[tuple[int, int]]) -> None:
+        if len(parts) <= 1:
+            for a, b in parts:
+                fetch(a, b)
+            return
+        with self._lock:
+            if self._pool is None:  # not before the first read: a fork must not inherit threads
+                self._pool = ThreadPoolExecutor(IN_FLIGHT, "semistream-read")
+        for future in [self._pool.submit(fetch, a, b) for a, b in parts]:
+            future.result()
+
+    def _batch(self, page: int) -> pa.RecordBatch:
+        file = self.files[self.index.shard[page]]
+        part = file.buffer.slice(int(self.index.offset[page]), int(self.index.length[page]))
+        return pa.ipc.read_record_batch(part, self.design.stored)
+
+    def _chunks(self, columns: Sequence[str], base: I64, buffers: I64) -> Chunks:
+        self.check_columns(columns)
+        schema = self.manifest.schema
+        chosen = [schema.get_field_index(name) for name in columns]
+        layout = [self._layouts[j] for j in chosen]
+        chunks = Chunks(pa.schema([schema.field(j) for j in chosen]), layout)
+        chunks.base, chunks.offsets = base, buffers
+        chunks.has_nulls = [_nullable(c, buffers) for c in layout]
+        return chunks
+
+    def _code_addresses(self, base: I64, buffers: I64) -> I64:
+        name = self.manifest.key[0] if self.manifest.code == "value" else fmt.CODE_COLUMN
+        column = self._layouts[self.design.stored.get_field_index(name)]
+        return base + buffers[:, column.buffer + 1]
+
+    def _valid(self, start: int, stop: int) -> list[NDArray[np.bool_] | None]:
+        keyed, rows = len(self.first), self.index.rows
+        if stop <= keyed:
+            return [None] * (stop - start)
+        return [None if p < keyed else np.zeros(rows[p], np.bool_) for p in range(start, stop)]
+
+
+def _nullable(column: Layout, buffers: I64) -> bool:
+    if column.kind in ("other", "null"):
+        return True
+    return bool(len(buffers)) and bool(buffers[:, column.buffer].max() >= 0)

@@ -1,0 +1,178 @@
+"""Runs: pages that are written together, by one process or by many, and what they claim."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...layout import layouts
+from . import format as fmt
+from .place import Place
+from .sorting import Sorter
+from .write import Design, Progress, ShardWriter, plain_batch
+
+I64 = NDArray[np.int64]
+NOTHING = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shard of a run, as its writer leaves it."""
+
+    shard: fmt.Shard
+    index: pa.Table  # of its pages; those of NULL keys come last
+    null_pages: int
+    unique: bool
+    claims: pa.Table = field(default_factory=fmt.CLAIMS.empty_table)  # in code order
+
+    @property
+    def first(self) -> float:
+        """Its place among the others: they have ranges of codes to themselves."""
+        keyed = self.index.num_rows > self.null_pages
+        return self.index["first"][0].as_py() if keyed else np.inf
+
+
+class PartWriter:
+    """Writes rows that come in code order as one shard; keeps track of what it claims."""
+
+    def __init__(self, data: Path, name: str, design: Design, kind: str) -> None:
+        self._shard = ShardWriter(data, name, design)
+        self._claiming = kind != "base"
+        self._codes: list[I64] = []
+        self._rows: list[I64] = []
+        self._nulls = 0
+
+    def add(self, codes: I64, rows: pa.RecordBatch) -> None:
+        """All rows of a code come in one call, unless it is for a base."""
+        self._shard.add(codes, rows)
+        if self._claiming:
+            distinct, count = np.unique(codes, return_counts=True)
+            self._codes.append(distinct)
+            self._rows.append(count)
+
+    def claim(self, codes: I64) -> None:
+        """These have no rows any more."""
+        self._codes.append(codes)
+        self._rows.append(np.zeros(len(codes), np.int64))
+
+    def add_null_keys(self, rows: pa.RecordBatch) -> None:
+        self._nulls += self._shard.add_null_keys(rows)
+
+    def finish(self) -> Part:
+        shard, index = self._shard.close()
+        return Part(shard, index, self._nulls, self._shard.unique, self._claims())
+
+    def _claims(self) -> pa.Table:
+        every = np.concatenate([NOTHING, *self._codes])
+        rows = np.concatenate([NOTHING, *self._rows])
+        codes, which = np.unique(every, return_inverse=True)
+        count = np.bincount(which, weights=rows, minlength=len(codes))
+        columns = [pa.array(codes), pa.array(np.minimum(count, 2**31 - 1).astype(np.int32))]
+        return pa.Table.from_arrays(columns, schema=fmt.CLAIMS)
+
+    def abort(self) -> None:
+        self._shard.abort()
+
+
+class RunWriter(PartWriter):
+    """Writes a whole run as one shard."""
+
+    def __init__(self, place: Place, design: Design, kind: str = "base") -> None:
+        self._place, self._design, self._kind = place, design, kind
+        self.id = uuid.uuid4().hex
+        super().__init__(place.data, f"{self.id}-00000.arrow", design, kind)
+
+    def close(self) -> fmt.Run:
+        part = self.finish()
+        self._place.deliver([part.shard.name])
+        return join_parts(self._place, self.id, self._design, self._kind, [part])
+
+
+def join_parts(place: Place, run: str, design: Design, kind: str, parts: Sequence[Part]) -> fmt.Run:
+    """Shards that are in the store already become a run: their indexes one after another in code
+    order, pages of NULL keys last, and beside it what the run claims, if it is a change."""
+    parts = sorted(parts, key=lambda part: part.first)
+    keyed, nulls = [], []
+    for number, part in enumerate(parts):
+        numbers = pa.array(np.full(part.index.num_rows, number, np.int64))
+        at = part.index.column_names.index("shard")
+        table = part.index.set_column(at, part.index.schema.field(at), numbers)
+        keyed.append(table.slice(0, table.num_rows - part.null_pages))
+        nulls.append(table.slice(table.num_rows - part.null_pages))
+    width = sum(column.buffers for column in layouts(design.stored))
+    index = pa.concat_tables([fmt.index_schema(width).empty_table(), *keyed, *nulls])
+    index = index.combine_chunks()
+    sizes = [_write_table(place.data, f"{run}.index", index), (0, 0)]
+    claims = pa.concat_tables([fmt.CLAIMS.empty_table(), *(part.claims for part in parts)])
+    if kind != "base":
+        claims = claims.sort_by("code").combine_chunks()
+        sizes[1] = _write_table(place.data, f"{run}.claims", claims)
+    length = np.asarray(index["length"])
+    joined = fmt.Run(
+        kind=kind,
+        id=run,
+        rows=int(np.asarray(index["rows"]).sum()),
+        pages=index.num_rows,
+        null_pages=sum(part.null_pages for part in parts),
+        unique=all(part.unique for part in parts),
+        max_page_bytes=int(length.max(initial=0)),
+        page_bytes=int(length.sum()),
+        index_bytes=sizes[0][0],
+        index_crc=sizes[0][1],
+        shards=[part.shard for part in parts],
+        claims=claims.num_rows,
+        claims_bytes=sizes[1][0],
+        claims_crc=sizes[1][1],
+    )
+    shards = {part.shard.name for part in parts}
+    place.deliver([name for name in joined.files if name not in shards])
+    return joined
+
+
+def _write_table(data: Path, name: str, table: pa.Table) -> tuple[int, int]:
+    """An Arrow file of one record batch, durable; returns its size and checksum."""
+    temporary = data / f".{name}.{uuid.uuid4().hex}.tmp"
+    with open(temporary, "wb") as file:
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=max(1, table.num_rows))
+        file.flush()
+        os.fsync(file.fileno())
+    content = temporary.read_bytes()
+    os.rename(temporary, data / name)
+    return len(content), fmt.crc(content)
+
+
+def write_run(
+    place: Place,
+    design: Design,
+    batches: Iterable[pa.RecordBatch],
+    spill_bytes: int,
+    progress: Progress | None = None,
+) -> fmt.Run:
+    """Sort and write all rows as the base of a new store."""
+    sorter = Sorter(design.schema, design.key, spill_bytes, place.data)
+    writer = RunWriter(place, design)
+    done = 0
+    try:
+        for batch in batches:
+            sorter.add(plain_batch(batch, design.schema))
+        for codes, rows in sorter.pieces(1 << 18):
+            writer.add(codes, rows)
+            done += len(codes)
+            if progress is not None:
+                progress(done)
+        for rows in sorter.null_rows:
+            writer.add_null_keys(rows)
+        return writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    finally:
+        sorter.close()
