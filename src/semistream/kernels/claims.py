@@ -28,6 +28,9 @@ def _mixed(code: int) -> int:
 
 @jit
 def _bits_of(mixed: int) -> int:
+    """Two bits of a word. The low bits of a product know only the low bits of the code, which may
+    all be zero, so higher ones are mixed in."""
+    mixed ^= mixed >> np.uint64(32)
     low = np.uint64(1) << (mixed & np.uint64(63))
     return low | (np.uint64(1) << ((mixed >> np.uint64(6)) & np.uint64(63)))
 
