@@ -90,8 +90,8 @@ class TooBigError(Exception):
 class Master(ABC):
     """Base of all masters. `first` and `last` are the codes of every page: the sparse index."""
 
-    first: I64
-    last: I64
+    first: I64 = NOTHING
+    last: I64 = NOTHING
     traffic: Traffic
     mapped: bool = False  # True: `view` gives the whole master without allocating anything
     block_pages: int | None = None  # the most pages one block may have, where pages may overlap
