@@ -126,6 +126,8 @@ def test_the_command_receives_until_interrupted(tmp_path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # In the background of a shell tests are born deaf to it, and so would the child be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert child.stderr is not None

@@ -223,3 +223,17 @@ def test_every_row_deleted(algorithm, tmp_path) -> None:
     stream = sales(random.Random(1), 50, [*range(70)])
     check_join(store, stream, on="id", how="left", algorithm=algorithm, memory="1MB", table=nothing)
     assert store.compact().describe().pages == 0
+
+
+def test_a_snapshot_belongs_to_one_store(tmp_path) -> None:
+    """Another store with the same question and the same version number is another master."""
+    for name in "ab":
+        ss.Store.create(tmp_path / name, products(range(50)), "id")
+    first = ss.SemiStreamJoin(tmp_path / "a", "id", algorithm="sweepjoin", memory="2MB")
+    list(first.push(pa.record_batch({"id": [1, 2]})))
+    saved = first.snapshot()
+    with pytest.raises(ss.StateError, match="the snapshot has master"):
+        ss.SemiStreamJoin(tmp_path / "b", "id", algorithm="sweepjoin", memory="2MB").restore(saved)
+    again = ss.SemiStreamJoin(tmp_path / "a", "id", algorithm="sweepjoin", memory="2MB")
+    again.restore(saved)
+    assert again.stats.waiting == 2

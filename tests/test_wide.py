@@ -136,6 +136,7 @@ def test_texts_of_ten_megabytes(io, tmp_path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.huge
 def test_three_gigabytes_of_text(tmp_path) -> None:
     """300 rows of 10 MB, which no single batch could hold."""
     n = 300

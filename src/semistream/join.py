@@ -322,4 +322,5 @@ class SemiStreamJoin:
             "algorithm": self.algorithm.name,
             "spec": repr(self.spec),
             "version": self.master.describe().version,
+            "master": self.master.identity(),
         }

@@ -203,6 +203,10 @@ class Master(ABC):
         """Codes of rows that were found to have changed since the last call; None: any may."""
         return NOTHING
 
+    def identity(self) -> str | None:
+        """What all versions of it share, and another master that takes its place does not."""
+        return None
+
     def newest(self) -> Master:
         """This master as it is now: itself where nothing has changed."""
         return self

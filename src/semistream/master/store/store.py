@@ -173,6 +173,9 @@ class Store(StorePages):
 
     # --- versions ------------------------------------------------------------------------------
 
+    def identity(self) -> str:
+        return self.manifest.store
+
     def newest(self) -> Store:
         return self if is_latest(self) else Store.open(self.place, io=self.io)
 
