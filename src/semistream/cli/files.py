@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from ..errors import SemiStreamError
+from ..master.store.place import sync_dir
 
 BATCH_ROWS = 1 << 16
 GROUP_BYTES = 16 << 20  # joined rows gathered for one row group
@@ -175,14 +176,6 @@ def write_rows(path: Path, schema: pa.Schema) -> Iterator[Sink]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync(path.parent)
+        sync_dir(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

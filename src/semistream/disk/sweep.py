@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..kernels import search
 from ..master import Pages
+from ..master.finding import page_blocks
 from .base import DiskPhase, Parts
 
 I64 = NDArray[np.int64]
@@ -114,7 +115,7 @@ class Sweep(DiskPhase):
         """Read the needed pages in order, a block at a time; each block answers the rows whose page
         range meets it."""
         master, ledger = self.parts.master, self.parts.ledger
-        for numbers in self._cut(low, high):
+        for numbers in page_blocks(master, low, high, self.parts.read_bytes):
             a = int(np.searchsorted(high, numbers[0], "right"))
             b = int(np.searchsorted(low, numbers[-1], "right"))
             ledger.set("read", int(master.page_bytes(numbers).sum()))
@@ -134,23 +135,6 @@ class Sweep(DiskPhase):
             )
             del pages
             ledger.set("read", 0)
-
-    def _cut(self, low: I32, high: I32) -> Iterator[I64]:
-        """The needed pages in blocks of at most `read_bytes`."""
-        master = self.parts.master
-        wanted = np.zeros(master.describe().pages, np.bool_)
-        search.mark_pages(low, high, wanted)
-        numbers = np.flatnonzero(wanted).astype(np.int64)
-        ends = np.cumsum(master.page_bytes(numbers))
-        at = 0
-        while at < len(numbers):
-            done = int(ends[at - 1]) if at else 0
-            stop = int(np.searchsorted(ends, done + self.parts.read_bytes, "right"))
-            stop = max(at + 1, stop)
-            if master.block_pages is not None:
-                stop = min(stop, at + master.block_pages)
-            yield numbers[at:stop]
-            at = stop
 
     def _block(
         self,

@@ -40,9 +40,8 @@ def find_rows(master: Master, codes: I64, columns: Sequence[str]) -> tuple[I64, 
     return np.concatenate([np.zeros(0, np.int64), *(c for c, _ in found)]), rows
 
 
-def _blocks(
-    master: Master, codes: I64, low: I32, high: I32, columns: Sequence[str]
-) -> Iterator[tuple[I64, list[pa.Array]]]:
+def page_blocks(master: Master, low: I32, high: I32, max_bytes: int) -> Iterator[I64]:
+    """The pages of some ranges [low, high), ascending, in blocks of about `max_bytes`."""
     wanted = np.zeros(master.describe().pages, np.bool_)
     search.mark_pages(low, high, wanted)
     numbers = np.flatnonzero(wanted).astype(np.int64)
@@ -50,16 +49,22 @@ def _blocks(
     at = 0
     while at < len(numbers):
         done = int(ends[at - 1]) if at else 0
-        stop = max(at + 1, int(np.searchsorted(ends, done + BLOCK_BYTES, "right")))
+        stop = max(at + 1, int(np.searchsorted(ends, done + max_bytes, "right")))
         if master.block_pages is not None:
             stop = min(stop, at + master.block_pages)
-        some = numbers[at:stop]
-        a = int(np.searchsorted(high, some[0], "right"))
-        b = int(np.searchsorted(low, some[-1], "right"))
-        here_low = np.searchsorted(some, low[a:b], "left").astype(np.int32)
-        here_high = np.searchsorted(some, high[a:b], "left").astype(np.int32)
-        yield _matches(master.read(some, columns), codes[a:b], here_low, here_high)
+        yield numbers[at:stop]
         at = stop
+
+
+def _blocks(
+    master: Master, codes: I64, low: I32, high: I32, columns: Sequence[str]
+) -> Iterator[tuple[I64, list[pa.Array]]]:
+    for numbers in page_blocks(master, low, high, BLOCK_BYTES):
+        a = int(np.searchsorted(high, numbers[0], "right"))
+        b = int(np.searchsorted(low, numbers[-1], "right"))
+        here_low = np.searchsorted(numbers, low[a:b], "left").astype(np.int32)
+        here_high = np.searchsorted(numbers, high[a:b], "left").astype(np.int32)
+        yield _matches(master.read(numbers, columns), codes[a:b], here_low, here_high)
 
 
 def _matches(pages: Pages, codes: I64, low: I32, high: I32) -> tuple[I64, list[pa.Array]]:
