@@ -137,3 +137,26 @@ def test_the_front_stage_forgets_what_it_is_told_to() -> None:
         front.offer(codes, often, codes.copy(), ones, Chunks.of(rows))
         front.forget(codes[::2])
     assert (front.probe(codes[1::2]).count == 1).all()
+
+
+@pytest.mark.parametrize("how", [{}, {"updated_at": "seen"}, {"ttl": "1h"}], ids=str)
+def test_refresh_asks_the_database_anew(server, how) -> None:
+    """Whatever was cached or known to be absent, and again after the next change."""
+    master, _, name = clocked(server, **how)
+    params = ss.Params(threshold=1)
+    join = ss.SemiStreamJoin(
+        master, "id", "left", algorithm="sweepjoin", memory="4MB", params=params
+    )
+    for _ in range(3):
+        assert asked(join) == {1: 1, 2: 2, 3: 3, 99: None}
+    execute(
+        server,
+        f"UPDATE {name} SET v = 10, seen = '2030-01-01' WHERE id = 1",
+        f"INSERT INTO {name} VALUES (99, 99, '2030-01-01')",
+    )
+    master.close()
+    assert list(join.refresh()) == []
+    assert asked(join) == {1: 10, 2: 2, 3: 3, 99: 99}
+    execute(server, f"UPDATE {name} SET v = 12, seen = '2031-01-01' WHERE id = 1")
+    assert list(join.refresh()) == []
+    assert asked(join)[1] == 12

@@ -44,6 +44,9 @@ class AgingGroups(KeyGroups):
         self._log_limit = limit // SHARE if master.ttl is not None else 0
         super().__init__(schema, limit - self._log_limit, row_bytes, threshold, ledger)
 
+    def follow(self, master: Master) -> None:
+        self._master = master
+
     def renew(self) -> None:
         """Changes first: if the master cannot be asked, nothing was forgotten in vain."""
         changed = self._master.changes()

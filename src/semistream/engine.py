@@ -129,6 +129,7 @@ class Engine:
             raise
         if kept is not None and changed is not None:
             kept.forget(changed)
+            kept.follow(question.master)
 
     @property
     def waiting(self) -> int:

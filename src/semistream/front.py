@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from .columns import Chunks, group_rows
 from .grouptable import Groups, GroupTable
 from .kernels import table
+from .master import Master
 from .memory import Ledger
 from .records import Records
 
@@ -79,6 +80,9 @@ class Front:
     def forget(self, codes: I64) -> None:
         """Drop the groups of these codes, and that some of them do not exist: the master's rows of
         these codes may have changed."""
+
+    def follow(self, master: Master) -> None:
+        """The join goes on with another version of the master."""
 
     def renew(self) -> None:
         """Forget what is too old or has changed. It may ask the master, and so may fail."""
