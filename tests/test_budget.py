@@ -177,7 +177,7 @@ def test_a_stream_row_wider_than_the_budget_is_refused_and_loses_nothing(algorit
 @pytest.mark.parametrize("kind", ["map", "pread"])
 def test_five_hundred_columns(kind, algorithm, tmp_path) -> None:
     """Many columns of few bytes: what is small per column is not small in sum."""
-    rows = 10
+    rows = 6
     columns = {"id": pa.array(range(rows))}
     for i in range(500):
         columns[f"c{i}"] = pa.array([None if j % 9 == 0 else f"{i}-{j}" for j in range(rows)])

@@ -320,7 +320,7 @@ def test_popularity_serves_most(algorithm) -> None:
     from benchmarks.shedding import PLACES, Setup, measure
 
     small = algorithm == "sweepjoin"
-    found = measure(Setup(rows=8_000, iterations=24 if small else 120, memory=300_000), algorithm)
+    found = measure(Setup(rows=8_000, iterations=40 if small else 120, memory=300_000), algorithm)
     for place in PLACES:
         ours = found[place, "popularity"].served
         assert ours >= found[place, "considering"].served, (place, found)
