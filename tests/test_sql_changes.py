@@ -34,6 +34,12 @@ def clocked(server, **more) -> tuple[SqlMaster, list[float], str]:
     return SqlMaster(spec, lambda: now[0]), now, name
 
 
+def learning(master, algorithm: str = "sweepjoin") -> ss.SemiStreamJoin:
+    """A join that caches what it sees once."""
+    params = ss.Params(threshold=1)
+    return ss.SemiStreamJoin(master, "id", "left", algorithm=algorithm, memory="4MB", params=params)
+
+
 def asked(join) -> dict[int, int | None]:
     out = pa.Table.from_batches([*join.push(ASKED), *join.drain()])
     return dict(zip(out["id"].to_pylist(), out["v"].to_pylist(), strict=True))
@@ -43,8 +49,7 @@ def asked(join) -> dict[int, int | None]:
 def test_rows_go_so_long_after_they_were_read(server, algorithm) -> None:
     """However often they were used since; and what was absent is looked for again."""
     master, now, name = clocked(server, ttl="60s")
-    params = ss.Params(threshold=1)
-    join = ss.SemiStreamJoin(master, "id", "left", algorithm=algorithm, memory="4MB", params=params)
+    join = learning(master, algorithm)
     before = {1: 1, 2: 2, 3: 3, 99: None}
     for _ in range(3):
         assert asked(join) == before
@@ -60,10 +65,7 @@ def test_rows_go_so_long_after_they_were_read(server, algorithm) -> None:
 
 def test_changed_rows_are_found_by_their_time(server) -> None:
     master, now, name = clocked(server, updated_at="seen")
-    params = ss.Params(threshold=1)
-    join = ss.SemiStreamJoin(
-        master, "id", "left", algorithm="sweepjoin", memory="4MB", params=params
-    )
+    join = learning(master)
     for _ in range(3):
         assert asked(join) == {1: 1, 2: 2, 3: 3, 99: None}
     execute(
@@ -143,10 +145,7 @@ def test_the_front_stage_forgets_what_it_is_told_to() -> None:
 def test_refresh_asks_the_database_anew(server, how) -> None:
     """Whatever was cached or known to be absent, and again after the next change."""
     master, _, name = clocked(server, **how)
-    params = ss.Params(threshold=1)
-    join = ss.SemiStreamJoin(
-        master, "id", "left", algorithm="sweepjoin", memory="4MB", params=params
-    )
+    join = learning(master)
     for _ in range(3):
         assert asked(join) == {1: 1, 2: 2, 3: 3, 99: None}
     execute(
