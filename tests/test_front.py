@@ -45,7 +45,7 @@ def test_what_is_less_frequent_never_replaces() -> None:
     though it is less frequent than what it replaces."""
     front, rows = group_cache(1_000)
     codes = 0
-    while not front._is_full():
+    while not front.full:
         offer(front, rows, range(codes, codes + 50), uses=60)
         codes += 50
     room = len(front._sealed) * front._segment_groups  # besides the young, which come and go

@@ -26,6 +26,7 @@ def join_batches(
     suffix: str | None = None,
     condition: Condition | None = None,
     ordered: bool = False,
+    matched_column: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Join all batches of a stream; output comes as soon as it is complete."""
     with SemiStreamJoin(
@@ -39,6 +40,7 @@ def join_batches(
         suffix=suffix,
         condition=condition,
         ordered=ordered,
+        matched_column=matched_column,
     ) as join:
         for batch in batches:
             yield from join.push(batch)

@@ -44,7 +44,7 @@ class Engine:
         self.input: deque[pa.RecordBatch] = deque()
         self.counters = Counters()
         self.steps = 0
-        self._ledger = ledger
+        self.ledger = ledger
         self.order: Reorder | None = None
         self._taken = 0  # rows of the stream that came so far
         self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(schema))
@@ -54,7 +54,7 @@ class Engine:
     def _build(self, widest: int, kept: Front | None = None) -> None:
         """Make the parts; again when a row comes that is wider than was planned for, or for another
         version of the master, with the front stage `kept` from before."""
-        question, ledger = self.question, self._ledger
+        question, ledger = self.question, self.ledger
         info = question.master.describe()
         before = self.split.front if kept is not None else 0
         self.coder, shape, self.split, self._widest = question.design(self.schema, widest)
@@ -96,23 +96,23 @@ class Engine:
         info = question.master.describe()
         kind = question.algorithm.front
         if kind == "all":
-            return load_whole(question.master, schema, self._ledger), None, 0
+            return load_whole(question.master, schema, self.ledger), None, 0
         if kind == "pinned":
             waiting = question.params.pinned_probe == "waiting"
             make = pinned_block if waiting else pinned_front
-            return make(question.master, schema, limit, self._ledger)
+            return make(question.master, schema, limit, self.ledger)
         width = max(16, min(info.bytes // max(1, info.rows), 1 << 20))
         if question.algorithm.disk == "scan" and not shows_groups(question.master):
             limit -= limit // COLLECT
         threshold, ages = question.params.threshold, question.master.ages
         if kind == "groups" and ages and limit >= AgingGroups.least(width):
             return (
-                AgingGroups(schema, limit, width, threshold, self._ledger, question.master),
+                AgingGroups(schema, limit, width, threshold, self.ledger, question.master),
                 None,
                 0,
             )
         if kind == "groups" and not ages and limit >= KeyGroups.least(width):
-            groups = KeyGroups(schema, limit, width, threshold, self._ledger)
+            groups = KeyGroups(schema, limit, width, threshold, self.ledger)
             return groups, None, 0
         return Front(), None, 0
 
@@ -154,7 +154,7 @@ class Engine:
             self.order.close()
         self.counters.rows_in = self.counters.rows_matched + self.counters.rows_unmatched
         for part in ("output", "intake", "read"):
-            self._ledger.set(part, 0)
+            self.ledger.set(part, 0)
 
     # --- the work ------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class Engine:
         rows = self.output.shape.extend(batch, encoded.arrays, self._taken)
         self._taken += len(batch)
         codes, usable = encoded.codes, encoded.usable
-        self._ledger.set("intake", INTAKE_BYTES * len(batch))
+        self.ledger.set("intake", INTAKE_BYTES * len(batch))
         hits = self.front.probe(codes)
         answered = np.zeros(len(codes), np.bool_) if usable is None else ~usable
         if hits is not None:
@@ -232,7 +232,7 @@ class Engine:
             yield from self.phase.online()
         if answered.any():
             yield from self._answer_now(batch, stream, hits, answered)
-        self._ledger.set("intake", 0)
+        self.ledger.set("intake", 0)
 
     def _wait(self, stream: Chunks, codes: I64, answered: NDArray[np.bool_]) -> I32:
         assert self.phase is not None

@@ -65,6 +65,15 @@ class Front:
         """Bytes of its share that it does not use now."""
         return 0
 
+    @property
+    def full(self) -> bool:
+        """Whether another group could only come in the place of others."""
+        return True
+
+    def hot(self) -> Groups | None:
+        """What it has and may be remembered, most asked for first."""
+        return None
+
     def sleep(self) -> None:
         """Give all memory back."""
 
@@ -170,7 +179,7 @@ class KeyGroups(Front):
         table.sketch_add(codes, uses, self._sketch, self._sketch_bits, estimate)
         self._age(len(codes))
         self._move_threshold()
-        worth = max(self.threshold, 2 * self._cutoff + 2) if self._is_full() else self.threshold
+        worth = max(self.threshold, 2 * self._cutoff + 2) if self.full else self.threshold
         wanted = np.flatnonzero((count > 0) & (estimate >= worth) & (count <= MOST_GROUP))
         if len(wanted) and self._segment_bytes > 0:
             wanted = wanted[np.argsort(-estimate[wanted], kind="stable")]
@@ -238,7 +247,7 @@ class KeyGroups(Front):
             return
         moved = self._hot_set_moved(self._hits / self._since)
         self._since = self._hits = 0
-        if moved or not self._is_full():
+        if moved or not self.full:
             self.threshold = max(1, self.threshold // 2)
         elif self._evicted > 0.05 * self._table.used:
             self.threshold = min(200, self.threshold + 1)
@@ -256,8 +265,12 @@ class KeyGroups(Front):
             self._table.halve(self._sketch[:0])
         return moved
 
-    def _is_full(self) -> bool:
+    @property
+    def full(self) -> bool:
         return len(self._sealed) >= SEGMENTS
+
+    def hot(self) -> Groups | None:
+        return None if self.asleep else self._table.in_chunks(np.ones(len(self._sizes), np.bool_))
 
     def _admit(self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks) -> None:
         """Copy groups into young chunks, most frequent first; a full young generation competes
@@ -278,7 +291,7 @@ class KeyGroups(Front):
                 at = fit
             elif self._young:
                 self._consolidate()
-                if self._is_full():
+                if self.full:
                     end = int(np.searchsorted(-estimate, -self._cutoff, "left"))
                     codes, count, estimate = codes[:end], count[:end], estimate[:end]
             else:
@@ -304,7 +317,7 @@ class KeyGroups(Front):
     def _consolidate(self) -> None:
         """Young chunks become a segment; with all segments there, they compete with the oldest."""
         old = list(self._young)
-        if self._is_full() and self._sealed:
+        if self.full and self._sealed:
             old.append(self._sealed.pop(0))
         chosen = np.zeros(len(self._sizes), np.bool_)
         chosen[old] = True

@@ -17,6 +17,7 @@ from .columns import one_batch
 from .conditions import Condition
 from .engine import Engine
 from .errors import BudgetError, MasterError, OverrunError, ShedError, SpecError, StateError
+from .learnt import learn, load_learnt, save_learnt
 from .master import Master, Source
 from .memory import Ledger
 from .question import On, Question, ask
@@ -52,27 +53,14 @@ class SemiStreamJoin:
         ordered: bool = False,
         stream_schema: pa.Schema | None = None,
         shed: Shedding | None = None,
+        matched_column: str | None = None,
     ) -> None:
-        sheds = shed is not None
-        question = ask(
-            master, on, how, columns, algorithm, memory, params, suffix, condition, ordered, sheds
-        )
+        how_asked = (params, suffix, condition, ordered, shed is not None, matched_column)
+        question = ask(master, on, how, columns, algorithm, memory, *how_asked)
         self.budget = question.budget  # in bytes, also where it was a share of the master
 
         def again(newer: Master, name: str) -> Question:
-            return ask(
-                newer,
-                on,
-                how,
-                columns,
-                name,
-                self.budget,
-                params,
-                suffix,
-                condition,
-                ordered,
-                sheds,
-            )
+            return ask(newer, on, how, columns, name, self.budget, *how_asked)
 
         self._ask_again, self._auto = again, algorithm == "auto"
         self._own_master = not isinstance(master, Master)
@@ -171,6 +159,22 @@ class SemiStreamJoin:
         self._pending = self._engine = None
         for part in list(self._ledger.parts):
             self._ledger.set(part, 0)
+
+    def learnt(self) -> bytes:
+        """Which keys the front stage has found to be popular, as bytes, for `learn`."""
+        return save_learnt(self._engine)
+
+    def learn(self, learnt: bytes) -> None:
+        """Begin with the popular keys of another join on this master: their rows are read now, so
+        that the front stage is not empty. It changes speed only. The stream's columns must be
+        known: give stream_schema=, or push first; nothing may wait."""
+        self._ready()
+        if learnt == b"":
+            return
+        codes, uses = load_learnt(learnt)
+        if self._engine is None or self._engine.waiting:
+            raise StateError("learn comes before rows wait: give stream_schema=, or drain first")
+        learn(self._engine, codes, uses)
 
     def reset(self) -> None:
         """Forget waiting rows and unread output, keep what the front stage has learnt. Forgotten

@@ -86,6 +86,8 @@ def output_shape(spec: JoinSpec, stream: pa.Schema, info: MasterInfo, coder: Key
         taken.add(final)
         field = info.schema.field(name)
         fields.append(pa.field(final, field.type, field.nullable or spec.how == "left"))
+    if spec.matched is not None:
+        fields.append(_matched_field(spec, taken))
     extra = coder.master if coder.verify else ()
     asked = spec.condition.master_columns if spec.condition is not None else ()
     read = shown + extra + tuple(dict.fromkeys(n for n in asked if n not in shown + extra))
@@ -104,6 +106,19 @@ def output_shape(spec: JoinSpec, stream: pa.Schema, info: MasterInfo, coder: Key
         tuple(read.index(n) for n in asked),
         spec.ordered,
     )
+
+
+def _matched_field(spec: JoinSpec, taken: set[str]) -> pa.Field:
+    if spec.how != "left":
+        raise SpecError(
+            f"matched_column={spec.matched!r} tells rows with a match from others, and "
+            f'how="{spec.how}" has only one kind; use how="left", or leave it out'
+        )
+    if spec.matched in taken:
+        raise SpecError(
+            f"matched_column={spec.matched!r}: there is such a column already; choose another"
+        )
+    return pa.field(spec.matched, pa.bool_(), False)
 
 
 def _extended(
@@ -142,6 +157,7 @@ class Output:
         if shape.ordered:
             self.schema = shape.schema.append(pa.field(NUMBER, pa.int64(), False))
         self.verifies = coder.verify  # codes are hashes, and pairs are compared by value
+        self._tells = len(shape.schema) > shape.stream + shape.shown  # which rows have a match
         self._step = max(1, limit // 256)
 
     def answer(
@@ -244,6 +260,8 @@ class Output:
             elif self.how == "left":
                 shown = [self.shape.schema.field(j).type for j in self._added()]
                 columns += [pa.nulls(n, t) for t in shown]
+            if self._tells:
+                columns.append(pa.repeat(pa.scalar(master is not None), n))
             if self.shape.ordered:
                 columns += stream.gather(part[:n], [len(self.shape.extended) - 1])
             batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)

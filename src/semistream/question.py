@@ -77,11 +77,14 @@ def ask(
     condition: Condition | None,
     ordered: bool,
     sheds: bool,
+    matched: str | None = None,
 ) -> Question:
     """The arguments of a join as a question; what cannot work is refused here."""
     opened, pairs = _master_and_key(master, on, condition)
     info = opened.describe()
-    spec = JoinSpec(tuple(pairs), join_type(how), column_names(columns), suffix, condition, ordered)
+    spec = JoinSpec(
+        tuple(pairs), join_type(how), column_names(columns), suffix, condition, ordered, matched
+    )
     budget = parse_bytes(memory, info.bytes)
     if sheds and ordered:
         raise SpecError(

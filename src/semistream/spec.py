@@ -23,6 +23,7 @@ class JoinSpec:
     suffix: str | None  # for master columns whose name the stream has too
     condition: Condition | None = None  # besides the equality of `on`, or instead of it
     ordered: bool = False  # output in the order of the stream
+    matched: str | None = None  # left: a last column that tells rows with a match from others
 
 
 @dataclass(frozen=True)

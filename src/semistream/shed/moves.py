@@ -62,7 +62,7 @@ class Moves(Engine):
             self._popularity = Popularity(base, 1 if single else block, most)
         self._place, self._origin = np.zeros(capacity, np.int32), np.zeros(capacity, np.int32)
         self._fixed = self._popularity.count.nbytes + self._place.nbytes + self._origin.nbytes
-        self._ledger.set("shed", self._fixed)
+        self.ledger.set("shed", self._fixed)
         self.buffer.limit = self.split.stream - self._fixed
         self._choose = chooser(
             self._shedding.victims, lambda: self._place, self._popularity, self._shedding.seed
@@ -89,7 +89,7 @@ class Moves(Engine):
         """Rows that are out stay out, and still count."""
         super().reset()
         self.buffer.clear()
-        self._ledger.set("shed", self._fixed)
+        self.ledger.set("shed", self._fixed)
         self.counters.rows_in += self.outside.rows
         with suppress(ShedError):  # the next iteration tries again
             self.outside.settle(set())
@@ -215,11 +215,11 @@ class Moves(Engine):
 
     def _put(self, rows: pa.RecordBatch, allocated: int) -> None:
         """One segment. The copy that it is written from has the output's place in the budget."""
-        self._ledger.set("shed", self._fixed + allocated)
+        self.ledger.set("shed", self._fixed + allocated)
         try:
             self.outside.put(rows)
         finally:
-            self._ledger.set("shed", self._fixed)
+            self.ledger.set("shed", self._fixed)
         self.counters.shed += len(rows)
 
     def _segment_bytes(self) -> int:
@@ -233,11 +233,11 @@ class Moves(Engine):
             segment = self.outside.segments[number].segment
             held = segment.bytes if self.outside.target.allocates else 0
             self._room_for(held)
-            self._ledger.set("shed", self._fixed + held)
+            self.ledger.set("shed", self._fixed + held)
             rows = self.outside.read(number).slice(0, want)
             rows = pa.RecordBatch.from_arrays(rows.columns, schema=self.schema)
             n = self.buffer.add(rows, number)
-            self._ledger.set("shed", self._fixed)
+            self.ledger.set("shed", self._fixed)
             self.outside.took(number, n)
             self.counters.reloaded += n
             want -= n
@@ -245,12 +245,12 @@ class Moves(Engine):
                 return
 
     def _room_for(self, size: int) -> None:
-        most = self._ledger.budget - self._ledger.held
+        most = self.ledger.budget - self.ledger.held
         if size > most:
             raise BudgetError(
                 f"a segment of shed rows has {size} bytes and the budget has room for {most} now; "
-                f"give memory={self._ledger.budget + size}",
-                self._ledger.budget + size,
+                f"give memory={self.ledger.budget + size}",
+                self.ledger.budget + size,
             )
 
     def _settle(self) -> None:

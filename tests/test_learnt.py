@@ -1,0 +1,137 @@
+"""What a front stage has learnt, handed on to another join."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import semistream as ss
+from semistream.testing import assert_same_rows, oracle
+
+KEYS = 5_000
+
+
+def master(kind: str) -> pa.Table:
+    ids = [i // 2 if i % 7 == 0 else i for i in range(KEYS)]  # some keys twice
+    key = pa.array(ids, pa.int64()) if kind == "int" else pa.array([f"k{i:05}" for i in ids])
+    return pa.table({"id": key, "name": [f"name {i}" for i in range(KEYS)]})
+
+
+def stream(kind: str, rows: int, seed: int) -> pa.RecordBatch:
+    ids = (np.random.default_rng(seed).zipf(1.3, rows) - 1) % (KEYS + 200)
+    key = pa.array(ids, pa.int64()) if kind == "int" else pa.array([f"k{i:05}" for i in ids])
+    return pa.record_batch({"id": key, "nr": pa.array(range(rows))})
+
+
+def run(join: ss.SemiStreamJoin, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    return [*join.push(batch), *join.drain()]
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+@pytest.mark.parametrize("kind", ["int", "text"])
+@pytest.mark.parametrize("io", ["map", "pread"])
+def test_a_new_join_begins_with_what_another_learnt(tmp_path, kind, how, io) -> None:
+    table = master(kind)
+    ss.Store.create(tmp_path / "m", table, key="id", page_bytes=2048).close()
+    store = ss.Store.open(tmp_path / "m", io=io)
+    batch = stream(kind, 20_000, 1)
+    arguments = {"on": "id", "how": how, "algorithm": "sweepjoin", "memory": "300kB"}
+    with ss.SemiStreamJoin(store, **arguments) as join:
+        for _ in range(3):
+            run(join, batch)
+        learnt = join.learnt()
+    assert learnt
+    later = stream(kind, 2_000, 2)
+    fresh = ss.SemiStreamJoin(store, stream_schema=later.schema, **arguments)
+    taught = ss.SemiStreamJoin(store, stream_schema=later.schema, **arguments)
+    taught.learn(learnt)
+    expected = oracle(pa.Table.from_batches([later]), table, "id", how)
+    for join in (fresh, taught):
+        assert_same_rows(run(join, later), expected)
+        assert join.stats.peak_bytes <= join.budget
+    assert taught.stats.front_hits > 0.5 * len(later) > fresh.stats.front_hits
+    fresh.close()
+    taught.close()
+
+
+def test_what_was_learnt_from_an_older_version_shows_no_old_row(tmp_path) -> None:
+    table = master("int")
+    store = ss.Store.create(tmp_path / "m", table, key="id", page_bytes=2048)
+    batch = stream("int", 20_000, 1)
+    with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="300kB") as join:
+        run(join, batch)
+        learnt = join.learnt()
+    changed = pa.table({"id": list(range(0, 300, 3)), "name": ["new"] * 100})
+    newer = store.upsert(changed).delete(pa.table({"id": [1, 4]}))
+    for master_now in (newer, newer.compact()):
+        with ss.SemiStreamJoin(
+            master_now,
+            "id",
+            algorithm="sweepjoin",
+            memory="300kB",
+            stream_schema=batch.schema,
+            how="left",
+        ) as join:
+            join.learn(learnt)
+            now = pa.Table.from_batches(master_now.batches())
+            assert_same_rows(
+                run(join, batch), oracle(pa.Table.from_batches([batch]), now, "id", "left")
+            )
+            assert join.stats.front_hits
+
+
+def test_a_smaller_front_stage_takes_the_most_popular(tmp_path) -> None:
+    store = ss.Store.create(tmp_path / "m", master("int"), key="id", page_bytes=2048)
+    batch = stream("int", 20_000, 1)
+    with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="500kB") as join:
+        for _ in range(3):
+            run(join, batch)
+        learnt = join.learnt()
+    small = ss.SemiStreamJoin(
+        store, "id", algorithm="sweepjoin", memory="120kB", stream_schema=batch.schema
+    )
+    small.learn(learnt)
+    run(small, batch.slice(0, 500))
+    assert small.stats.front_hits > 250
+    assert small.stats.peak_bytes <= small.budget
+
+
+def test_learning_is_refused_with_a_reason(tmp_path) -> None:
+    store = ss.Store.create(tmp_path / "m", master("int"), key="id")
+    batch = stream("int", 100, 1)
+    join = ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="2MB")
+    join.learn(b"")
+    assert join.learnt() == b""
+    with pytest.raises(ss.SpecError, match="not what a join has learnt"):
+        join.learn(b"nonsense")
+    with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="2MB") as other:
+        for _ in range(3):
+            run(other, batch)
+        learnt = other.learnt()
+    for end in (1, len(learnt) // 2, len(learnt) - 9):
+        with pytest.raises(ss.SpecError, match="not what a join has learnt"):
+            join.learn(learnt[:end])
+    with pytest.raises(ss.StateError, match="stream_schema"):
+        join.learn(learnt)
+    list(join.push(batch))
+    assert join.stats.waiting
+    with pytest.raises(ss.StateError, match="drain"):
+        join.learn(learnt)
+
+
+def test_masters_that_cannot_be_asked_for_codes_are_left_alone() -> None:
+    table = master("int")
+    batch = stream("int", 3_000, 1)
+    with ss.SemiStreamJoin(ss.open_master(table, "id"), "id", algorithm="sweepjoin") as join:
+        run(join, batch)
+        run(join, batch)
+        learnt = join.learnt()
+    assert learnt
+    with ss.SemiStreamJoin(
+        ss.open_master(table, "id"), "id", algorithm="memory", stream_schema=batch.schema
+    ) as join:
+        join.learn(learnt)
+        assert join.learnt() == b""
+        expected = oracle(pa.Table.from_batches([batch]), table, "id", "inner")
+        assert_same_rows(run(join, batch), expected)
