@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+
+import semistream as ss
+from semistream.spark.warm import BROKER
+from semistream.spark.worker import EnrichTask, Step
 
 # Spark's name of a join type, and the oracle's.
 SPARK_HOWS = {"inner": "inner", "left": "left", "left_semi": "semi", "left_anti": "anti"}
@@ -130,3 +135,18 @@ def touching(workers: list[psutil.Process], path: Path) -> list[psutil.Process]:
         if any(str(path) in name for name in names):
             found.append(process)
     return found
+
+
+def task_of(store: str | Path, **changed: Any) -> EnrichTask:
+    """A task that joins with one store, as `enrich` would make it."""
+    master = ss.Store.open(store)
+    step = Step(
+        master.locator(), [("id", "id")], "left", None, None, 1_000_000, "sweepjoin",
+        pa.schema([f for f in master.describe().schema if f.name != "id"]),
+    )  # fmt: skip
+    return EnrichTask([replace(step, **changed)])
+
+
+def warm_joins() -> list[ss.SemiStreamJoin]:
+    """Those that live in this process."""
+    return [living.join for living in BROKER.living.values()]

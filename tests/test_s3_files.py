@@ -21,7 +21,7 @@ import semistream as ss
 from semistream.master import Master, from_locator
 from semistream.master.parquet import files
 from semistream.master.parquet import master as parquet
-from semistream.spark.worker import EnrichTask
+from semistream.spark.worker import Step
 from semistream.testing import assert_same_rows, check_join, check_master
 
 
@@ -119,7 +119,7 @@ def test_secrets_are_never_shown(kind, bucket) -> None:
         put(products(range(9)), bucket, "t/a.parquet")
     master = ss.open_master(url, "id", storage_options=bucket.options)
     locator = master.locator()
-    task = EnrichTask(locator, [("id", "id")], "inner", None, None, 1, "auto")
+    task = Step(locator, [("id", "id")], "inner", None, None, 1, "auto", pa.schema([]))
     shown = [repr(master), repr(locator), str(locator), f"{locator['options']}", repr(task)]
     shown += [repr(master.describe()), repr(locator["options"])]
     objects = bucket.files()

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from following_data import publish, rows, said, store
+from spark_data import task_of, warm_joins
 
 import semistream as ss
 from semistream.spark.pins import ID, Batch, Folder, Pins
 from semistream.spark.pins_folder import FOLDER, pins_folder
-from semistream.spark.worker import _WARM, EnrichTask
+from semistream.spark.warm import BROKER
 
 __all__ = ["store"]
 
@@ -153,23 +154,20 @@ def test_where_pins_go(spark, tmp_path) -> None:
 def test_the_warm_join_moves(store, tmp_path, monkeypatch) -> None:
     """The same join answers all versions. Forward it keeps what did not change; back it starts
     anew. A version that cannot be had leaves no join behind."""
-    task = EnrichTask(
-        ss.Store.open(store).locator(), [("id", "id")], "left", None, None, 1_000_000, "sweepjoin",
-        pins=Folder.at(str(tmp_path / "pins")), version_column="version",
-    )  # fmt: skip
+    task = task_of(store, pins=Folder.at(str(tmp_path / "pins")), version_column="version")
     keys = pa.record_batch({"id": pa.array([k % 20 for k in range(400)], pa.int64())})
 
     def run(batch: int) -> tuple[set[tuple[int, str]], int]:
         monkeypatch.setattr(Batch, "running", lambda: Batch("q", batch))
-        before = {id(j): j.stats.front_hits for j in _WARM.values()}
+        before = {id(j): j.stats.front_hits for j in warm_joins()}
         table = pa.Table.from_batches(list(task(iter([keys]))))
-        (join,) = _WARM.values()
+        (join,) = warm_joins()
         found = zip(table["version"].to_pylist(), table["name"].to_pylist(), strict=True)
         return set(found), join.stats.front_hits - before.get(id(join), 0)
 
     try:
         assert run(0)[0] == {(1, said(k, 1)) for k in range(20)}
-        (join,) = _WARM.values()
+        (join,) = warm_joins()
         assert run(0)[1] == len(keys), "all keys are known by now"
         publish(store, range(10))
         ss.Store.open(store).compact()
@@ -182,23 +180,19 @@ def test_the_warm_join_moves(store, tmp_path, monkeypatch) -> None:
         assert found == {(5, said(19, 5) if s == said(19, 1) else s) for _, s in wanted}
         assert hits >= 19 * 20, "what did not change was known"
         assert run(1)[0] == wanted
-        assert list(_WARM.values()) == [join]
+        assert warm_joins() == [join]
         ss.Store.open(store).expire(older_than=0)
         with pytest.raises(ss.MasterError, match="pinned to version 1"):
             run(0)
-        assert not _WARM
+        assert not warm_joins()
     finally:
-        while _WARM:
-            _WARM.popitem()[1].close()
+        BROKER.drop(warm_joins())
 
 
 def test_other_columns_than_planned(store) -> None:
     """What a task adds is what the driver told Spark, or an error."""
-    locator = ss.Store.open(store).locator()
     planned = pa.schema([("name", pa.string()), ("price", pa.float64())])
-    task = EnrichTask(
-        locator, [("id", "id")], "left", ["name"], None, 10**6, "sweepjoin", {}, planned
-    )
+    task = task_of(store, columns=["name"], added=planned)
     with pytest.raises(ss.MasterError, match="name string instead of name string, price double"):
         list(task(iter([pa.record_batch({"id": pa.array([1], pa.int64())})])))
-    assert not _WARM
+    assert not warm_joins()

@@ -18,12 +18,14 @@ from spark_data import (
     sales_table,
     setting,
     stream_of,
+    task_of,
+    warm_joins,
     write_files,
 )
 
 import semistream as ss
 from semistream.spark import enrich
-from semistream.spark.worker import _WARM, EnrichTask
+from semistream.spark.warm import BROKER
 from semistream.testing import assert_same_rows, oracle
 
 KEYS = 2_000
@@ -43,7 +45,7 @@ def look(spark: SparkSession, store: str) -> list[Any]:
     look leaves a mark on each join; what has no mark was not there last time."""
 
     def visit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from semistream.spark.worker import _WARM
+        from semistream.spark.warm import BROKER
 
         def mark(join: Any) -> None:
             join.seen, join.before, forget = [], join.stats, join.reset
@@ -59,7 +61,7 @@ def look(spark: SparkSession, store: str) -> list[Any]:
 
         for _ in batches:
             pass
-        for join in _WARM.values():
+        for join in [living.join for living in BROKER.living.values()]:
             if join.master.describe().name == store:
                 if not hasattr(join, "seen"):
                     mark(join)
@@ -123,12 +125,10 @@ def test_an_abandoned_task_leaves_nothing_behind(spark, store, algorithm) -> Non
 @pytest.mark.parametrize("algorithm", ["sweepjoin", "meshjoin", "inlj", "memory"])
 @pytest.mark.parametrize("stop", ["closed", "failed"])
 def test_a_task_that_stops_half_way_in_this_process(store, algorithm, stop) -> None:
-    """The same without Spark: the next task finds the same join, empty."""
+    """The next task finds the same join, empty; after an error a new one. Without Spark."""
     sales, table = sales_table(4_000, [*range(KEYS + 500), None]), master_table([*range(KEYS)])
     batches = sales.to_batches(max_chunksize=700)
-    locator = ss.Store.open(store).locator()
-    on, memory = [("id", "id")], 1_000_000
-    task = EnrichTask(locator, on, "left", None, None, memory, algorithm)
+    task = task_of(store, algorithm=algorithm)
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches[:3]
@@ -142,13 +142,12 @@ def test_a_task_that_stops_half_way_in_this_process(store, algorithm, stop) -> N
         else:
             next(half)
             half.close()
-        (join,) = _WARM.values()
-        assert join.stats.waiting == 0
+        before = warm_joins()
+        assert [join.stats.waiting for join in before] == ([0] if stop == "closed" else [])
         assert_same_rows(list(task(iter(batches))), oracle(sales, table, "id", "left"))
-        assert list(_WARM.values()) == [join], "a new join was made"
+        assert warm_joins() == before or stop == "failed", "a new join was made"
     finally:
-        while _WARM:
-            _WARM.popitem()[1].close()
+        BROKER.drop(warm_joins())
 
 
 def test_queries_take_turns(spark, store, tmp_path) -> None:

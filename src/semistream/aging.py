@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from .columns import Chunks
 from .front import KeyGroups
+from .grouptable import Groups
 from .master import Master
 from .memory import Ledger
 
@@ -84,6 +85,9 @@ class AgingGroups(KeyGroups):
         super().clear()
         self._log.clear()
         self._logged = 0
+
+    def hot(self) -> Groups | None:
+        return None  # rows that must be asked for again are not worth remembering
 
     def _account(self) -> None:
         log = 0 if self.asleep else self._log_limit

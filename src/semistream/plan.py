@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import BudgetError, MasterError
@@ -23,6 +24,7 @@ SEEK_PAGES = 4
 KAPPA = 47_000  # bytes a disk reads in the time of one seek; fits the published best buffers
 MOST_MAPPED = 32 << 20  # mapped pages of one step: they cost no memory
 STREAM_ROW = 2048  # bytes of a stream row that every plan has room for
+COMFORT = 16 << 20  # a master that is held whole needs no more than this besides
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,40 @@ class Split:
 
 def choose(info: MasterInfo, budget: int) -> str:
     """The rule behind algorithm="auto": the bound if it fits, else by what the master can do."""
-    whole = WholeMaster.least(info.rows, info.bytes)
-    if _total(info, _least(info, True, 64)) + whole <= budget // 2:
+    if _to_hold_whole(info) <= budget // 2:
         return "memory"
     return "sweepjoin" if info.indexed else "meshjoin"
+
+
+def _to_hold_whole(info: MasterInfo) -> int:
+    return _total(info, _least(info, True, 64)) + WholeMaster.least(info.rows, info.bytes)
+
+
+def divide(masters: Sequence[tuple[MasterInfo, bool]], budget: int) -> list[int]:
+    """Memory for each of several masters (and whether it is mapped) that are joined in one pass.
+
+    The smallest are held whole, as long as that takes no more than an equal share. The others get
+    the least that works and share the rest by the square root of their bytes: the larger one has
+    more to gain, but the first rows that are cached are the most popular ones of each.
+    """
+    shares = [0] * len(masters)
+    left, large = budget, []
+    order = sorted(range(len(masters)), key=lambda i: masters[i][0].bytes)
+    for done, i in enumerate(order):
+        info, mapped = masters[i]
+        equal = left // (len(masters) - done)
+        whole = 2 * _to_hold_whole(info)
+        if whole <= equal:
+            shares[i] = min(equal, whole + COMFORT)
+            left -= shares[i]
+        else:
+            large.append(i)
+            shares[i] = _total(info, _least(info, mapped, STREAM_ROW))
+    extra = max(0, left - sum(shares[i] for i in large))
+    roots = [math.sqrt(max(1, masters[i][0].bytes)) for i in large]
+    for i, root in zip(large, roots, strict=True):
+        shares[i] += int(extra * root / sum(roots))
+    return shares
 
 
 def _least(info: MasterInfo, mapped: bool, stream_row: int, shed: bool = False) -> Split:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from .build import build_store
 from .change import append_to_store, delete_from_store, upsert_into, upsert_store
 from .enrich import enrich
+from .masters import Master
 
 __all__ = [
+    "Master",
     "append_to_store",
     "build_store",
     "delete_from_store",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -11,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from ..errors import SpecError
 from .pins import Folder
+from .scratch import scratch_folder
 
 FOLDER = "semistream-pins"
 
@@ -31,7 +31,7 @@ def pins_folder(df: DataFrame, pins: str | os.PathLike[str] | None) -> Folder:
     if beside is not None:
         return _made(beside / FOLDER)
     if (conf.get("spark.master", "") or "").startswith("local"):
-        return _scratch()
+        return _made(scratch_folder("pins"))
     raise SpecError(
         "a stream notes the version of each micro-batch in a folder that all executors reach, and "
         f"none is known (spark.sql.streaming.checkpointLocation is {checkpoints!r}); name one with "
@@ -55,12 +55,3 @@ def _made(path: Path) -> Folder:
             f"the folder of pins {path} cannot be made: {error.strerror}; name another: pins=..."
         ) from error
     return Folder.at(str(path))
-
-
-def _scratch() -> Folder:
-    """Nobody else may write there: a pin decides what a query reads."""
-    root = Path(tempfile.gettempdir()) / f"semistream-{os.getuid()}"
-    root.mkdir(mode=0o700, exist_ok=True)
-    if root.is_symlink() or root.stat().st_uid != os.getuid():
-        raise SpecError(f"{root} belongs to someone else; name a folder with pins=...")
-    return _made(root / "pins")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
 
 from ..errors import SpecError
 
@@ -53,16 +52,16 @@ def spark_type(name: str, t: pa.DataType) -> pa.DataType:
     return _WIDER.get(t, t)
 
 
-def spark_schema(joined: pa.Schema, stream: int) -> tuple[StructType, pa.Schema]:
-    """Spark's and Arrow's schema of the output; the first `stream` columns are the stream's own."""
+def spark_schema(joined: pa.Schema, stream: int) -> pa.Schema:
+    """The output's columns in types that Spark has; the first `stream` are the stream's own."""
     fields = [
         f if i < stream else f.with_type(spark_type(f.name, f.type)) for i, f in enumerate(joined)
     ]
-    arrow = pa.schema(fields)
     try:
-        return from_arrow_schema(arrow), arrow
+        from_arrow_schema(pa.schema(fields))
     except Exception as error:
         raise SpecError(
             f"a master column has a type that Spark lacks ({error}); leave it out with "
             "columns=[...] or cast it before building the store"
         ) from error
+    return pa.schema(fields)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,18 +16,15 @@ from ..errors import MasterError
 from ..join import SemiStreamJoin
 from ..master import Master, from_locator
 from .pins import Batch, Folder, Pins
+from .warm import BROKER, Wanted
 
 # Where each worker leaves its counters after every task, if anyone wants to look at them.
 STATS_DIR = "SEMISTREAM_STATS_DIR"
 
-# Joins that live in this worker process, least recently used first. A worker runs one task at a
-# time, so no join is ever used twice at once.
-_WARM: OrderedDict[str, SemiStreamJoin] = OrderedDict()
-
 
 @dataclass(frozen=True)
-class EnrichTask:
-    """One task of `enrich`: plain data, so that it travels; called with an iterator of batches."""
+class Step:
+    """The join with one master: plain data, so that it travels."""
 
     locator: dict[str, Any]
     on: list[tuple[str, str]]
@@ -35,29 +33,21 @@ class EnrichTask:
     suffix: str | None
     memory: int
     algorithm: str
-    casts: dict[str, pa.DataType] = field(default_factory=dict)
-    added: pa.Schema | None = None  # the columns that the driver told Spark we add
+    added: pa.Schema  # the columns that the driver told Spark we add, as the join makes them
+    casts: dict[str, pa.DataType] = field(default_factory=dict)  # of types that Spark lacks
     pins: Folder | None = None  # None: the version of the locator, always
     version_column: str | None = None
+    matched_column: str | None = None
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        join: SemiStreamJoin | None = None
-        try:
-            for batch in batches:
-                if join is None:
-                    join = self._warm_join(batch.schema)
-                for out in join.push(batch):
-                    yield self._finish(out, join)
-            if join is not None:
-                for out in join.drain():
-                    yield self._finish(out, join)
-        finally:
-            if join is not None:
-                _write_stats(join)
-                join.reset()  # an abandoned task must leave no rows behind for the next one
+    def schema(self, stream: pa.Schema) -> pa.Schema:
+        """The columns that leave, for a stream with these columns."""
+        added = [f.with_type(self.casts.get(f.name, f.type)) for f in self.added]
+        if self.version_column is not None:
+            added.append(pa.field(self.version_column, pa.int64(), nullable=False))
+        return pa.schema([*stream, *added])
 
-    def _finish(self, batch: pa.RecordBatch, join: SemiStreamJoin) -> pa.RecordBatch:
-        """Columns of types that Spark lacks, in the type that carries them; the version."""
+    def finish(self, batch: pa.RecordBatch, join: SemiStreamJoin) -> pa.RecordBatch:
+        """A batch as it leaves: columns in the types that carry them, the version."""
         columns, names = batch.columns, batch.schema.names
         if self.casts:
             columns = [
@@ -74,26 +64,46 @@ class EnrichTask:
 
     # --- the join and its version --------------------------------------------------------------
 
-    def _warm_join(self, schema: pa.Schema) -> SemiStreamJoin:
-        """The join that this worker has for the same question, or a new one."""
-        identity = self._identity(schema)
-        join = _WARM.pop(identity, None)
-        if join is None:
-            self._make_room()
+    def wanted(self, stream: pa.Schema) -> Wanted:
+        """What to ask the broker for."""
+        make, move = partial(self._make, stream), partial(self._move, stream)
+        return Wanted(self._identity(stream), self.memory, make, move)
+
+    def _make(self, stream: pa.Schema, memory: int) -> SemiStreamJoin:
+        master = self._master(None)
+        try:
             join = SemiStreamJoin(
-                self._master(None),
+                master,
                 dict(self.on),
                 self.how,
                 self.columns,
                 self.algorithm,
-                self.memory,
+                memory,
                 suffix=self.suffix,
+                matched_column=self.matched_column,
+                stream_schema=stream,
             )
-            self._check(join, schema)
-        else:
-            self._move(join, schema)
-        _WARM[identity] = join
-        return join
+            self._check(join, stream)
+            return join
+        except BaseException:
+            master.close()
+            raise
+
+    def _move(self, stream: pa.Schema, join: SemiStreamJoin) -> None:
+        """A warm join goes on with another version. No row waits between tasks, so there is no
+        output; what it has cached and did not change stays."""
+        old = join.master
+        master = self._master(old)
+        if master is old:
+            return
+        try:
+            for _ in join.refresh(master):
+                pass
+            self._check(join, stream)
+        except BaseException:
+            master.close()
+            raise
+        old.close()
 
     def _master(self, have: Master | None) -> Master:
         """The master at the version that this task is to use: `have` where that is the one."""
@@ -104,63 +114,87 @@ class EnrichTask:
             return have
         return from_locator(self.locator)
 
-    def _check(self, join: SemiStreamJoin, schema: pa.Schema) -> None:
+    def _check(self, join: SemiStreamJoin, stream: pa.Schema) -> None:
         """Another version may have other columns; what Spark was told cannot change."""
-        found = pa.schema(list(join.check(schema))[len(schema) :])
-        if self.added is not None and not found.equals(self.added):
+        found = pa.schema(list(join.check(stream))[len(stream) :])
+        if not found.equals(self.added):
             name = join.master.describe().name
             raise MasterError(
                 f"the columns of {name} are others now: {_words(found)} instead of "
                 f"{_words(self.added)}; start the query again"
             )
 
-    def _move(self, join: SemiStreamJoin, schema: pa.Schema) -> None:
-        """A warm join goes on with another version. No row waits between tasks, so there is no
-        output; what it has cached and did not change stays."""
-        old = join.master
-        try:
-            master = self._master(old)
-            if master is not old:
-                try:
-                    for _ in join.refresh(master):
-                        pass
-                    self._check(join, schema)
-                except BaseException:
-                    master.close()
-                    raise
-                old.close()
-        except BaseException:
-            join.close()
-            old.close()
-            raise
-
-    def _identity(self, schema: pa.Schema) -> str:
-        """Everything that a join's content depends on, but for the version: it can move there."""
+    def _identity(self, stream: pa.Schema) -> str:
+        """Everything that a join's content depends on, but for the version: it can move there. And
+        not the memory, which only decides how much of the content there is."""
         place = {k: v for k, v in self.locator.items() if k not in ("table", "version")}
-        place["table"] = hash(self.locator.get("table", b""))
-        question = [self.on, self.how, self.columns, self.suffix, self.memory, self.algorithm]
-        return json.dumps([place, question, str(schema)], default=repr)  # of no password
+        table = self.locator.get("table")
+        place["table"] = hashlib.sha256(table).hexdigest() if isinstance(table, bytes) else table
+        question = [self.on, self.how, self.columns, self.suffix, self.algorithm]
+        question.append(self.matched_column)
+        return json.dumps([place, question, str(stream)], default=repr)  # of no password
 
-    def _make_room(self) -> None:
-        """Joins of other queries in this process share the task's memory: the oldest go."""
-        while _WARM and sum(j.budget for j in _WARM.values()) + self.memory > self.memory:
-            _, old = _WARM.popitem(last=False)
-            old.close()
-            old.master.close()
+
+@dataclass(frozen=True)
+class EnrichTask:
+    """One task of `enrich`: a chain of joins, called with an iterator of batches."""
+
+    steps: Sequence[Step]
+
+    def schema(self, stream: pa.Schema) -> pa.Schema:
+        for step in self.steps:
+            stream = step.schema(stream)
+        return stream
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        joins: list[SemiStreamJoin] = []
+        try:
+            for batch in batches:
+                joins = joins or BROKER.take(self._wanted(batch.schema))
+                yield from self._on(joins, 0, joins[0].push(batch))
+            for i, join in enumerate(joins):
+                yield from self._on(joins, i, join.drain())
+        except GeneratorExit:  # nobody wants the rest
+            raise
+        except BaseException:
+            BROKER.drop(joins)  # whatever happened to them, a new one is right
+            joins = []
+            raise
+        finally:
+            _write_stats(joins)
+            BROKER.give_back(joins)
+
+    def _wanted(self, stream: pa.Schema) -> list[Wanted]:
+        wanted = []
+        for step in self.steps:
+            wanted.append(step.wanted(stream))
+            stream = step.schema(stream)
+        return wanted
+
+    def _on(
+        self, joins: list[SemiStreamJoin], at: int, outs: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """What leaves the join at `at` goes through those after it."""
+        for out in outs:
+            done = self.steps[at].finish(out, joins[at])
+            if at + 1 == len(joins):
+                yield done
+            else:
+                yield from self._on(joins, at + 1, joins[at + 1].push(done))
 
 
 def _words(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "none"
 
 
-def _write_stats(join: SemiStreamJoin) -> None:
+def _write_stats(joins: list[SemiStreamJoin]) -> None:
     folder = os.environ.get(STATS_DIR)
-    if not folder:
+    if not folder or not joins:
         return
     target = os.path.join(folder, f"{os.getpid()}.json")
     try:
         with open(f"{target}.tmp", "w") as file:
-            json.dump(asdict(join.stats), file)
+            json.dump(asdict(joins[0].stats), file)
         os.replace(f"{target}.tmp", target)
     except OSError:
         pass  # counters are a courtesy: the answer must not depend on them

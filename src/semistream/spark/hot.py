@@ -1,0 +1,60 @@
+"""Popular keys, kept on the machine for workers to come.
+
+Spark ends Python workers that idle for a minute, and new ones begin with nothing. So a join leaves
+what it has learnt in a file, and the next join that is asked the same question begins with it. It
+is a help: a file that is damaged, missing or cannot be written costs time, never an answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import SpecError
+from .scratch import scratch_folder
+
+OFF = "SEMISTREAM_HOT_KEYS"  # the environment variable that says "off": keys are data, too
+MOST_FILES = 64  # the oldest go
+CHECK = 4  # bytes of checksum before the content
+
+
+def load_hot(identity: str) -> bytes:
+    try:
+        content = _file(identity).read_bytes()
+    except (OSError, SpecError):
+        return b""
+    data = content[CHECK:]
+    return data if content[:CHECK] == _check(data) else b""
+
+
+def save_hot(identity: str, learnt: bytes) -> None:
+    """Replace what was kept; nothing to keep changes nothing."""
+    if not learnt or os.environ.get(OFF) == "off":
+        return
+    with suppress(OSError, SpecError):
+        target = _file(identity)
+        if not target.exists():
+            _forget_oldest(target.parent)
+        half = target.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            half.write_bytes(_check(learnt) + learnt)
+            half.replace(target)
+        except OSError:
+            half.unlink(missing_ok=True)
+
+
+def _file(identity: str) -> Path:
+    return scratch_folder("hot") / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.hot"
+
+
+def _check(data: bytes) -> bytes:
+    return zlib.crc32(data).to_bytes(CHECK, "little")
+
+
+def _forget_oldest(folder: Path) -> None:
+    files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)
+    for file in files[: max(0, len(files) - MOST_FILES + 1)]:
+        file.unlink(missing_ok=True)

@@ -1,0 +1,206 @@
+"""Master: one of the tables that `enrich` joins, and what is checked of it on the driver."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from ..errors import BudgetError, SpecError
+from ..join import SemiStreamJoin
+from ..keys import pair_names
+from ..master import Master as OpenMaster
+from ..master import Source, open_master
+from ..memory import parse_bytes, show_bytes
+from ..plan import divide
+from ..spec import join_type
+from .pins import BATCH, QUERY, Batch, Folder, Pins
+from .pins_folder import pins_folder
+from .schema import spark_schema
+from .worker import Step
+
+MOST_TABLE_BYTES = 64 << 20
+UNMATCHED = ("keep", "drop", "split")
+MATCHED = "matched"
+
+
+@dataclass(frozen=True)
+class Master:
+    """A master table and how to join with it, for `enrich` with several of them. The fields are
+    the arguments of `enrich` of the same name; `memory` is its part of memory_per_task, in bytes
+    or as "10%" of this master. Without it, what others leave is divided by their sizes."""
+
+    source: Source
+    on: str | Sequence[str] | Mapping[str, str]
+    how: str = "inner"
+    columns: Sequence[str] | None = None
+    suffix: str | None = None
+    memory: int | str | None = None
+    algorithm: str = "auto"
+    version: int | str = "latest"
+    version_column: str | None = None
+    unmatched: str | None = None
+    matched_column: str | None = None
+
+    def settled(self) -> Master:
+        """With `unmatched` said as a join type and a column."""
+        how = join_type(self.how)
+        if self.unmatched is None:
+            return replace(self, how=how)
+        if self.unmatched not in UNMATCHED:
+            known = ", ".join(f'"{name}"' for name in UNMATCHED)
+            raise SpecError(f"unmatched={self.unmatched!r}: choose one of {known}")
+        wanted = "inner" if self.unmatched == "drop" else "left"
+        if how not in ("inner", wanted):
+            raise SpecError(
+                f'unmatched="{self.unmatched}" means how="{wanted}", but how="{self.how}" was '
+                "given; leave one of them out"
+            )
+        column = self.matched_column
+        if self.unmatched == "split" and column is None:
+            column = MATCHED
+        return replace(self, how=wanted, matched_column=column)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A master at the version it is checked with."""
+
+    asked: Master
+    master: OpenMaster
+    pins: Folder | None  # where tasks choose the version; None: it is this one
+
+
+def open_all(
+    df: DataFrame, masters: Sequence[Master], pins: str | os.PathLike[str] | None
+) -> list[Opened]:
+    opened = []
+    for each in masters:
+        master, folder = _open(df, each, pins)
+        opened.append(Opened(each.settled(), master, folder))
+    return opened
+
+
+def _open(
+    df: DataFrame, asked: Master, pins: str | os.PathLike[str] | None
+) -> tuple[OpenMaster, Folder | None]:
+    """The master, and the folder of pins where tasks are to choose the version."""
+    key = [m for _, m in pair_names(asked.on)]
+    version = asked.version
+    if isinstance(version, int) and not isinstance(version, bool):
+        return open_master(asked.source, key, version=version), None
+    if version != "latest":
+        raise SpecError(f'version={version!r}: give a number, or "latest"')
+    opened = open_master(asked.source, key)
+    if opened.describe().version is None or opened.locator().get("pinned"):
+        return opened, None
+    opened = opened.newest()
+    if df.isStreaming:
+        return opened, pins_folder(df, pins)
+    if pins is not None:  # a batch within foreachBatch: its replay finds the same version
+        context = df.sparkSession.sparkContext
+        batch = Batch.of(context.getLocalProperty(QUERY), context.getLocalProperty(BATCH))
+        if batch is not None:
+            opened = Pins(pins_folder(df, pins), batch).master(opened.locator(), opened)
+    return opened, None
+
+
+def budgets(opened: Sequence[Opened], memory: int) -> list[int]:
+    """What each master gets of a task's memory: what was asked for it, else a share of the rest."""
+    infos = [(o.master.describe(), o.master.mapped) for o in opened]
+    shares = [
+        None if o.asked.memory is None else parse_bytes(o.asked.memory, info.bytes)
+        for o, (info, _) in zip(opened, infos, strict=True)
+    ]
+    left = memory - sum(share or 0 for share in shares)
+    free = [i for i, share in enumerate(shares) if share is None]
+    if left < 0 or (free and left == 0):
+        raise SpecError(
+            f"the masters' own memory= add up to {show_bytes(memory - left)}, and memory_per_task "
+            f"is {show_bytes(memory)}; raise it, or give less to one of them"
+        )
+    for i, share in zip(free, divide([infos[i] for i in free], left), strict=True):
+        shares[i] = share
+    return [share or 0 for share in shares]
+
+
+def make_step(df: DataFrame, opened: Opened, incoming: pa.Schema, memory: int) -> Step:
+    """Check names, types and the budget as the workers' own join will, with a join that is never
+    fed, and write down what the workers need."""
+    asked, info = opened.asked, opened.master.describe()
+    try:
+        rehearsal = SemiStreamJoin(
+            opened.master,
+            asked.on,
+            asked.how,
+            asked.columns,
+            asked.algorithm,
+            memory,
+            suffix=asked.suffix,
+            matched_column=asked.matched_column,
+        )
+        joined = rehearsal.check(incoming)
+    except BudgetError as error:
+        words = str(error).replace("give memory=", "give memory_per_task=")
+        raise BudgetError(words, error.least) from None
+    _check_case(df, joined.names, len(incoming))
+    if asked.version_column is not None:
+        _check_version_column(df, opened.master, asked.version_column, joined.names)
+    arrow = spark_schema(joined, len(incoming))
+    return Step(
+        locator=_locator(opened.master),
+        on=pair_names(asked.on),
+        how=asked.how,
+        # By name, since a later version may have more.
+        columns=[n for n in info.schema.names if n not in info.key]
+        if asked.columns is None
+        else list(asked.columns),
+        suffix=asked.suffix,
+        memory=memory,
+        algorithm=rehearsal.algorithm.name,
+        casts={f.name: f.type for f, g in zip(arrow, joined, strict=True) if f.type != g.type},
+        added=pa.schema(list(joined)[len(incoming) :]),
+        pins=opened.pins,
+        version_column=asked.version_column,
+        matched_column=asked.matched_column,
+    )
+
+
+def _locator(opened: OpenMaster) -> dict[str, Any]:
+    locator = opened.locator()
+    if len(locator.get("table", b"")) > MOST_TABLE_BYTES:
+        raise SpecError(
+            f"an Arrow table of {opened.describe().bytes} bytes is too large to send to every "
+            "task; build a store from it with Store.create and pass its path"
+        )
+    return locator
+
+
+def _check_version_column(df: DataFrame, opened: OpenMaster, name: str, names: list[str]) -> None:
+    info = opened.describe()
+    if info.version is None:
+        raise SpecError(
+            f"version_column={name!r}: the master {info.name} has no versions; leave it out, or "
+            "build a store from it with Store.create"
+        )
+    if name in names:
+        raise SpecError(f"version_column={name!r}: there is such a column already; choose another")
+    _check_case(df, [*names, name], len(names))
+
+
+def _check_case(df: DataFrame, names: list[str], stream: int) -> None:
+    """Spark does not tell "ID" from "id" unless it is told to."""
+    if df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true":
+        return
+    taken = {name.lower(): name for name in names[:stream]}
+    for name in names[stream:]:
+        other = taken.setdefault(name.lower(), name)
+        if other != name:
+            raise SpecError(
+                f"columns {other!r} and {name!r} differ in case only, which Spark cannot tell "
+                "apart; leave one out with columns=[...] or rename it"
+            )
