@@ -149,4 +149,4 @@ def task_of(store: str | Path, **changed: Any) -> EnrichTask:
 
 def warm_joins() -> list[ss.SemiStreamJoin]:
     """Those that live in this process."""
-    return [living.join for living in BROKER.living.values()]
+    return [living.join for living in BROKER.living.values() if living.join is not None]

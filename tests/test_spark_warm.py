@@ -62,7 +62,7 @@ def look(spark: SparkSession, store: str) -> list[Any]:
         for _ in batches:
             pass
         for join in [living.join for living in BROKER.living.values()]:
-            if join.master.describe().name == store:
+            if join is not None and join.master.describe().name == store:
                 if not hasattr(join, "seen"):
                     mark(join)
                 rows = [{n: getattr(s, n) for n in COUNTERS} for s in join.seen]

@@ -15,7 +15,7 @@ from spark_data import frame, master_table, sales_table, stream_of, write_files
 import semistream as ss
 from benchmarks.servers import PASSWORD
 from semistream.spark import enrich
-from semistream.spark.worker import EnrichTask
+from semistream.spark.worker import EnrichTask, Step
 from semistream.testing import assert_same_rows, oracle
 
 MASTER = master_table([*range(100), *range(0, 100, 3), None])
@@ -64,9 +64,10 @@ def test_a_streaming_query(server, tables, spark, tmp_path, monkeypatch) -> None
 
 def test_a_task_does_not_show_the_password(server, tables) -> None:
     master = ss.open_master(server.url(), "id", table=tables[server.kind])
-    task = EnrichTask(master.locator(), [("id", "id")], "inner", None, None, 1 << 22, "inlj")
-    schema = pa.schema([("id", pa.int64())])
-    assert PASSWORD not in repr(task) + str(task) + task._identity(schema)
+    added = pa.schema([f for f in master.describe().schema if f.name != "id"])
+    step = Step(master.locator(), [("id", "id")], "inner", None, None, 1 << 22, "inlj", added)
+    task, schema = EnrichTask([step]), pa.schema([("id", pa.int64())])
+    assert PASSWORD not in repr(task) + str(task) + step.wanted(schema).identity
     batch = pa.record_batch({"id": pa.array([5, 500], pa.int64())})
     assert [b.num_rows for b in task(iter([batch]))] == [1]
 

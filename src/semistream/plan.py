@@ -24,7 +24,7 @@ SEEK_PAGES = 4
 KAPPA = 47_000  # bytes a disk reads in the time of one seek; fits the published best buffers
 MOST_MAPPED = 32 << 20  # mapped pages of one step: they cost no memory
 STREAM_ROW = 2048  # bytes of a stream row that every plan has room for
-COMFORT = 16 << 20  # a master that is held whole needs no more than this besides
+COMFORT = 8 << 20  # a master that is held whole has no use for more than this besides
 
 
 @dataclass(frozen=True)
@@ -56,26 +56,29 @@ def divide(masters: Sequence[tuple[MasterInfo, bool]], budget: int) -> list[int]
     """Memory for each of several masters (and whether it is mapped) that are joined in one pass.
 
     The smallest are held whole, as long as that takes no more than an equal share. The others get
-    the least that works and share the rest by the square root of their bytes: the larger one has
+    the least that works, and share the rest by the square root of their bytes: the larger one has
     more to gain, but the first rows that are cached are the most popular ones of each.
     """
-    shares = [0] * len(masters)
-    left, large = budget, []
-    order = sorted(range(len(masters)), key=lambda i: masters[i][0].bytes)
-    for done, i in enumerate(order):
-        info, mapped = masters[i]
-        equal = left // (len(masters) - done)
-        whole = 2 * _to_hold_whole(info)
-        if whole <= equal:
-            shares[i] = min(equal, whole + COMFORT)
-            left -= shares[i]
-        else:
-            large.append(i)
-            shares[i] = _total(info, _least(info, mapped, STREAM_ROW))
-    extra = max(0, left - sum(shares[i] for i in large))
-    roots = [math.sqrt(max(1, masters[i][0].bytes)) for i in large]
-    for i, root in zip(large, roots, strict=True):
-        shares[i] += int(extra * root / sum(roots))
+    least = [_total(info, _least(info, mapped, STREAM_ROW)) for info, mapped in masters]
+    shares, left, large = list(least), budget, set(range(len(masters)))
+    for i in sorted(large, key=lambda i: masters[i][0].bytes):
+        whole = max(least[i], 2 * _to_hold_whole(masters[i][0]))
+        if whole > left // len(large):
+            break
+        shares[i] = whole
+        large.remove(i)
+        left -= whole
+        if not large:
+            break
+    extra = max(0, budget - sum(shares))
+    roots = [math.sqrt(max(1, info.bytes)) for info, _ in masters]
+    for i in range(len(masters)):
+        if large and i not in large:  # for larger batches
+            shares[i] += min(COMFORT, extra // (4 * len(masters)))
+    extra = max(0, budget - sum(shares))
+    some = large or set(range(len(masters)))
+    for i in some:
+        shares[i] += int(extra * roots[i] / sum(roots[j] for j in some))
     return shares
 
 

@@ -123,7 +123,15 @@ def budgets(opened: Sequence[Opened], memory: int) -> list[int]:
             f"the masters' own memory= add up to {show_bytes(memory - left)}, and memory_per_task "
             f"is {show_bytes(memory)}; raise it, or give less to one of them"
         )
-    for i, share in zip(free, divide([infos[i] for i in free], left), strict=True):
+    divided = divide([infos[i] for i in free], left) if len(free) > 1 else [left] * len(free)
+    if sum(divided) > left:
+        least = memory - left + sum(divided)
+        raise BudgetError(
+            f"memory_per_task of {show_bytes(memory)} is too small for these {len(opened)} "
+            f"masters; the least that works is {least} bytes: give memory_per_task={least}",
+            least,
+        )
+    for i, share in zip(free, divided, strict=True):
         shares[i] = share
     return [share or 0 for share in shares]
 

@@ -34,10 +34,10 @@ class Wanted:
 
 @dataclass
 class Living:
-    join: SemiStreamJoin
+    join: SemiStreamJoin | None  # None: it had to make room, and will be made anew
     asked: int  # bytes
     task: int  # bytes asked for the whole task it was last used in
-    used: float = 0.0  # when
+    used: float  # when
     saved: float = 0.0
 
 
@@ -52,51 +52,49 @@ class Broker:
     def take(self, wanted: Sequence[Wanted]) -> list[SemiStreamJoin]:
         """The joins of a task, warm where they are here, at the version that they should have."""
         names = _distinct([each.identity for each in wanted])
-        task, now = sum(each.memory for each in wanted), self._clock()
-        for name in [n for n, each in self.living.items() if now - each.used > IDLE]:
-            self._end(name, names)
+        others = [name for name in self.living if name not in names]
+        for name in others:
+            if self._clock() - self.living[name].used > IDLE:
+                self._forget(name)
         try:
-            return self._take(wanted, names, task, now)
+            return self._take(names, wanted)
         except BudgetError:
             if not set(self.living) - set(names):
                 raise
         for name in list(self.living):  # there is not enough to share
-            self._end(name)
-        return self._take(wanted, names, task, now)
+            self._forget(name)
+        return self._take(names, wanted)
 
-    def _take(
-        self, wanted: Sequence[Wanted], names: list[str], task: int, now: float
-    ) -> list[SemiStreamJoin]:
-        grants = self._grants(dict(zip(names, (w.memory for w in wanted), strict=True)), task)
-        for name in list(self.living):
-            budget = self.living[name].join.budget
-            if budget > grants[name] or (name in names and budget * GROW < grants[name]):
-                self._end(name)
-        joins = []
+    def _take(self, names: list[str], wanted: Sequence[Wanted]) -> list[SemiStreamJoin]:
+        task, now = sum(each.memory for each in wanted), self._clock()
         for name, each in zip(names, wanted, strict=True):
-            joins.append(self._ready(name, each, grants[name]))
-            living = self.living[name]
+            living = self.living.setdefault(name, Living(None, each.memory, task, now))
             living.asked, living.task, living.used = each.memory, task, now
-        return joins
+        grants = self._grants()
+        for name, living in self.living.items():  # before anyone gets more
+            has = grants[name] if living.join is None else living.join.budget
+            if has > grants[name] or (name in names and has * GROW < grants[name]):
+                self._end(name)
+        return [
+            self._ready(name, each, grants[name]) for name, each in zip(names, wanted, strict=True)
+        ]
 
-    def _grants(self, asked: dict[str, int], task: int) -> dict[str, int]:
-        others = {n: each for n, each in self.living.items() if n not in asked}
-        limit = max([task, *(each.task for each in others.values())])
-        every = asked | {n: each.asked for n, each in others.items()}
-        part = min(1.0, limit / sum(every.values()))
-        return {name: int(part * memory) for name, memory in every.items()}
+    def _grants(self) -> dict[str, int]:
+        """As much as the largest task asked for, divided among all."""
+        limit = max(each.task for each in self.living.values())
+        part = min(1.0, limit / sum(each.asked for each in self.living.values()))
+        return {name: int(part * each.asked) for name, each in self.living.items()}
 
     def _ready(self, name: str, wanted: Wanted, memory: int) -> SemiStreamJoin:
-        living = self.living.get(name)
-        if living is not None:
+        join = self.living[name].join
+        if join is not None:
             try:
-                wanted.move(living.join)
+                wanted.move(join)
             except BaseException:
                 self._close(name)
                 raise
-            return living.join
-        join = wanted.make(memory)
-        self.living[name] = Living(join, wanted.memory, wanted.memory)
+            return join
+        self.living[name].join = join = wanted.make(memory)
         try:
             join.learn(load_hot(name))
         except SemiStreamError:
@@ -116,20 +114,29 @@ class Broker:
     def drop(self, joins: Sequence[SemiStreamJoin]) -> None:
         """These failed."""
         for join in joins:
-            self._close(self._name(join))
+            name = self._name(join)
+            self._close(name)
+            del self.living[name]
 
     def _name(self, join: SemiStreamJoin) -> str:
         return next(name for name, each in self.living.items() if each.join is join)
 
-    def _end(self, name: str, but: Sequence[str] = ()) -> None:
-        if name not in but:
-            save_hot(name, self.living[name].join.learnt())
+    def _forget(self, name: str) -> None:
+        self._end(name)
+        del self.living[name]
+
+    def _end(self, name: str) -> None:
+        """Let go of the memory, keep what was learnt."""
+        join = self.living[name].join
+        if join is not None:
+            save_hot(name, join.learnt())
             self._close(name)
 
     def _close(self, name: str) -> None:
-        join = self.living.pop(name).join
-        join.close()
-        join.master.close()
+        join, self.living[name].join = self.living[name].join, None
+        if join is not None:
+            join.close()
+            join.master.close()
 
 
 def _distinct(names: list[str]) -> list[str]:
