@@ -43,7 +43,7 @@ from benchmarks.report import (
     write_manifest,
 )
 from benchmarks.spark_chart import draw
-from benchmarks.spark_data import Datasets, start_spark
+from benchmarks.spark_data import MASTER, Datasets, start_spark
 from benchmarks.spark_measure import WARM_UP, Work, check_answers, compare_builds, measure
 from benchmarks.spark_peers import VARIANTS, Setting, Variant
 from benchmarks.spark_results import comparison, goals, memory_lines
@@ -95,6 +95,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--out", type=Path, default=Path("bench-out/spark"), help="folder to write [%(default)s]")
     add("--seed", type=int, default=7, help="of the stream [%(default)s]")
     add("--driver-memory", default="8g", help="heap; `cached` needs room in it [%(default)s]")
+    add("--master", default=MASTER, help="Spark's, such as local-cluster[2,1,2048] [%(default)s]")
     add("--fresh", action="store_true", help="make the data again even if it is there")
     add("--quick", action="store_true", help="small defaults: two small masters, one cell each")
     add("--redraw", action="store_true", help="measure nothing: tables and chart from the CSV")
@@ -263,7 +264,7 @@ def run(args: argparse.Namespace) -> None:
     scratch = args.out / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    spark = start_spark(scratch.resolve(), args.driver_memory)
+    spark = start_spark(scratch.resolve(), args.driver_memory, args.master)
     write_manifest(args.out / "manifest.json", _manifest(args))
     try:
         walk = Run(args, spark, scratch)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import workload
@@ -33,7 +34,11 @@ _MASTER_DDL = (
 )
 
 
-def start_spark(scratch: Path, driver_memory: str) -> SparkSession:
+MASTER = f"local[{CORES},4]"
+"""local[2] would fail the job at the first lost task; [2,4] retries as a cluster does."""
+
+
+def start_spark(scratch: Path, driver_memory: str, master: str = MASTER) -> SparkSession:
     """One session for every variant. Spark's defaults, but for what a benchmark must pin down."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Workers unpickle functions of this package by name, so they must be able to import it.
@@ -50,8 +55,10 @@ def start_spark(scratch: Path, driver_memory: str) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
     }
-    # local[2] would fail the job at the first lost task; [2,4] retries as a cluster does.
-    builder = SparkSession.builder.master(f"local[{CORES},4]").appName("semistream benchmark")
+    if master.startswith("local-cluster"):  # its executors start from there
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+        settings["spark.executor.memory"] = f"{master.rstrip(']').rpartition(',')[2]}m"
+    builder = SparkSession.builder.master(master).appName("semistream benchmark")
     return builder.config(map=settings).getOrCreate()
 
 

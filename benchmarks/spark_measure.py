@@ -44,16 +44,16 @@ def measure(
     variant: Variant, setting: Setting, work: Work, scratch: Path
 ) -> tuple[Line, list[Line]]:
     """A result for the table, and the micro-batches it was taken from."""
-    _settle(setting.spark)
+    settle(setting.spark)
     with fresh_workers(setting.spark) as memory, variant.open(setting) as join:
-        query = _run(join(read_stream(setting.spark, work.stream)), scratch / "checkpoint")
+        query = run_stream(join(read_stream(setting.spark, work.stream)), scratch / "checkpoint")
     cell: Line = {
         "rows": work.rows,
         "batch": work.batch,
         "skew": work.skew,
         "variant": variant.name,
     }
-    batches = [cell | line for line in _batches(query, work.batch)]
+    batches = [cell | line for line in batch_lines(query, work.batch)]
     steady = [line for line in batches if line["counted"]]
     result = cell | _spread_columns([line["trigger_seconds"] for line in steady])
     result |= {
@@ -64,7 +64,7 @@ def measure(
     return result | _memory_columns(memory), batches
 
 
-def _settle(spark: SparkSession) -> None:
+def settle(spark: SparkSession) -> None:
     """Clear away what the variant before left: whoever follows a shuffle would pay for its files.
 
     Spark deletes them once the JVM has collected their owners, in a thread of its own; what was
@@ -77,7 +77,7 @@ def _settle(spark: SparkSession) -> None:
     os.sync()
 
 
-def _run(frame: DataFrame, checkpoint: Path) -> StreamingQuery:
+def run_stream(frame: DataFrame, checkpoint: Path) -> StreamingQuery:
     """All micro-batches back to back into a sink that takes every row and keeps none."""
     shutil.rmtree(checkpoint, ignore_errors=True)
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
@@ -86,7 +86,7 @@ def _run(frame: DataFrame, checkpoint: Path) -> StreamingQuery:
     return query
 
 
-def _batches(query: StreamingQuery, batch: int) -> list[Line]:
+def batch_lines(query: StreamingQuery, batch: int) -> list[Line]:
     lines = []
     for progress in query.recentProgress:
         if progress["numInputRows"] != batch:
@@ -132,19 +132,19 @@ def _memory_columns(memory: WorkerMemory) -> dict[str, float | None]:
 def check_answers(variants: list[Variant], setting: Setting, work: Work) -> None:
     """A wrong answer is not a fast one: every join must give what Spark's gives for one batch."""
     stream = first_batch(setting.spark, work.stream)
-    expected = _fingerprint(stream.join(setting.static(), KEY))
+    expected = fingerprint(stream.join(setting.static(), KEY))
     for variant in variants:
         if not variant.joins:
             continue
         with fresh_workers(setting.spark), variant.open(setting) as join:
-            found = _fingerprint(join(stream))
+            found = fingerprint(join(stream))
         if found != expected:
             raise RuntimeError(
                 f"{variant.name} gives (rows, hash) {found} where Spark's join gives {expected}"
             )
 
 
-def _fingerprint(frame: DataFrame) -> tuple[int, int]:
+def fingerprint(frame: DataFrame) -> tuple[int, int]:
     """Row count and the sum of row hashes: the same for the same rows in any order."""
     row_hash = F.xxhash64(*sorted(frame.columns)).cast("decimal(38,0)")
     counted = frame.agg(F.count(F.lit(1)), F.sum(row_hash)).first()
