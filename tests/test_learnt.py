@@ -87,13 +87,19 @@ def test_a_smaller_front_stage_takes_the_most_popular(tmp_path) -> None:
     with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="500kB") as join:
         for _ in range(3):
             run(join, batch)
-        learnt = join.learnt()
+        learnt, join_of_few = join.learnt(), join.learnt(10)
     small = ss.SemiStreamJoin(
         store, "id", algorithm="sweepjoin", memory="120kB", stream_schema=batch.schema
     )
     small.learn(learnt)
     run(small, batch.slice(0, 500))
     assert small.stats.front_hits > 250
+    few = ss.SemiStreamJoin(
+        store, "id", algorithm="sweepjoin", memory="500kB", stream_schema=batch.schema
+    )
+    few.learn(join_of_few)
+    run(few, batch.slice(0, 500))
+    assert 100 < few.stats.front_hits < small.stats.front_hits
     assert small.stats.peak_bytes <= small.budget
 
 
@@ -135,3 +141,23 @@ def test_masters_that_cannot_be_asked_for_codes_are_left_alone() -> None:
         assert join.learnt() == b""
         expected = oracle(pa.Table.from_batches([batch]), table, "id", "inner")
         assert_same_rows(run(join, batch), expected)
+
+
+def test_where_pages_must_be_read_learning_has_an_end(tmp_path) -> None:
+    """About as many bytes as the budget: not the whole master for popular keys all over it."""
+    wide = pa.table({"id": range(KEYS), "name": [f"{i:0300}" for i in range(KEYS)]})
+    ss.Store.create(tmp_path / "m", wide, key="id", page_bytes=2048).close()
+    store = ss.Store.open(tmp_path / "m", io="pread")
+    batch = stream("int", 20_000, 1)
+    scattered = pa.array(np.asarray(batch["id"]) * 7919 % KEYS)
+    batch = batch.set_column(0, "id", scattered)
+    arguments = {"algorithm": "sweepjoin", "memory": "150kB", "stream_schema": batch.schema}
+    with ss.SemiStreamJoin(store, "id", **arguments) as join:
+        for _ in range(3):
+            run(join, batch)
+        learnt = join.learnt()
+    before = store.traffic.bytes
+    with ss.SemiStreamJoin(store, "id", **arguments) as join:
+        join.learn(learnt)
+        assert 0 < store.traffic.bytes - before < 2 * join.budget
+        assert store.traffic.bytes - before < store.describe().bytes

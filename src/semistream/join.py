@@ -160,9 +160,10 @@ class SemiStreamJoin:
         for part in list(self._ledger.parts):
             self._ledger.set(part, 0)
 
-    def learnt(self) -> bytes:
-        """Which keys the front stage has found to be popular, as bytes, for `learn`."""
-        return save_learnt(self._engine)
+    def learnt(self, most: int | None = None) -> bytes:
+        """Which keys the front stage has found to be popular, as bytes, for `learn`: all, or the
+        `most` popular ones."""
+        return save_learnt(self._engine, most)
 
     def learn(self, learnt: bytes) -> None:
         """Begin with the popular keys of another join on this master: their rows are read now, so

@@ -24,11 +24,12 @@ SCHEMA = pa.schema([("code", pa.int64()), ("uses", pa.int32())])
 WIDEST = 16  # pages of a group that is still read
 
 
-def save_learnt(engine: Engine | None) -> bytes:
+def save_learnt(engine: Engine | None, most: int | None) -> bytes:
     """The cached codes, most asked for first."""
     found = None if engine is None else engine.front.hot()
     if found is None or len(found.codes) == 0:
         return b""
+    found = found.part(slice(most))
     uses = np.minimum(found.uses, np.iinfo(np.int32).max).astype(np.int32)
     batch = pa.record_batch([pa.array(found.codes), pa.array(uses)], schema=SCHEMA)
     sink = pa.BufferOutputStream()
@@ -54,17 +55,19 @@ def load_learnt(data: bytes) -> tuple[I64, I32]:
 
 
 def learn(engine: Engine, codes: I64, uses: I32) -> None:
-    """Fill the front stage with the rows of these codes, most asked for first, as far as they fit.
-    Masters that cannot be asked for codes are left alone: their front stage learns by itself."""
+    """Fill the front stage with the rows of these codes, most asked for first, as far as they fit,
+    and where pages must be read, about as many bytes of them as the budget. Masters that cannot be
+    asked for codes are left alone: their front stage learns by itself."""
     master, front = engine.question.master, engine.front
     able = master.describe().indexed and master.ranges and master.block_pages is None
     if not able or master.by_key or master.ages or not front.learns:
         return
+    limit = np.inf if master.mapped else master.traffic.bytes + engine.question.budget
     codes, first = np.unique(codes, return_index=True)
     uses = np.maximum(uses[first], engine.question.params.threshold)
     order = np.argsort(-uses, kind="stable")
     for some in _portions(engine, order):
-        if front.spare or front.full:
+        if front.spare or front.full or master.traffic.bytes > limit:
             return
         some = np.sort(some)  # codes in order
         _bring(engine, codes[some], uses[some])

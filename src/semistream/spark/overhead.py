@@ -10,6 +10,7 @@ from ..memory import parse_bytes, show_bytes
 
 BESIDES = 150_000_000  # Python, pyarrow, compiled kernels, Arrow batches on their way
 LOG = logging.getLogger("semistream.spark")
+_SAID: set[str] = set()  # in foreachBatch, enrich is called again and again
 
 
 def say_overhead(df: DataFrame, memory: int) -> None:
@@ -21,7 +22,7 @@ def say_overhead(df: DataFrame, memory: int) -> None:
 
     need = memory + BESIDES
     if setting("spark.master", "local").startswith("local["):
-        LOG.info("each running task needs %s beside the driver's heap", show_bytes(need))
+        _say(logging.INFO, f"each running task needs {show_bytes(need)} beside the driver's heap")
         return
     cores, per_task = setting("spark.executor.cores", "1"), setting("spark.task.cpus", "1")
     slots = max(1, int(cores) // int(per_task))
@@ -30,13 +31,19 @@ def say_overhead(df: DataFrame, memory: int) -> None:
         parse_bytes(setting("spark.executor.memory", "1g")),
         float(setting("spark.executor.memoryOverheadFactor", "0.1")),
     )
-    words = (
-        "spark.executor.memoryOverhead is %s; Python workers need %s of it: %d tasks at a time, "
-        "each %s for memory_per_task and %s besides"
-    )
-    values = (show_bytes(has), show_bytes(slots * need), slots)
     level = logging.INFO if has >= slots * need else logging.WARNING
-    LOG.log(level, words, *values, show_bytes(memory), show_bytes(BESIDES))
+    _say(
+        level,
+        f"spark.executor.memoryOverhead is {show_bytes(has)}; Python workers need "
+        f"{show_bytes(slots * need)} of it: {slots} tasks at a time, each {show_bytes(memory)} for "
+        f"memory_per_task and {show_bytes(BESIDES)} besides",
+    )
+
+
+def _say(level: int, words: str) -> None:
+    if words not in _SAID:
+        _SAID.add(words)
+        LOG.log(level, words)
 
 
 def _overhead(given: str, heap: int, factor: float) -> int:

@@ -101,7 +101,7 @@ class Step:
                 pass
             self._check(join, stream)
         except BaseException:
-            master.close()
+            (old if join.master is master else master).close()  # the broker closes the join's
             raise
         old.close()
 
