@@ -151,7 +151,7 @@ def test_where_pages_must_be_read_learning_has_an_end(tmp_path) -> None:
     batch = stream("int", 20_000, 1)
     scattered = pa.array(np.asarray(batch["id"]) * 7919 % KEYS)
     batch = batch.set_column(0, "id", scattered)
-    arguments = {"algorithm": "sweepjoin", "memory": "150kB", "stream_schema": batch.schema}
+    arguments = {"algorithm": "sweepjoin", "memory": "400kB", "stream_schema": batch.schema}
     with ss.SemiStreamJoin(store, "id", **arguments) as join:
         for _ in range(3):
             run(join, batch)
