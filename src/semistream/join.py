@@ -128,6 +128,7 @@ class SemiStreamJoin:
 
     def _move(self, master: Master) -> None:
         old, changed = self.master, master.changed_since(self.master)
+        begin = (master.traffic.pages, master.traffic.bytes)  # what the move itself reads counts
         try:
             question = self._ask_again(master, self.algorithm.name)
         except BudgetError:  # it has grown; "auto" may know another way
@@ -145,7 +146,7 @@ class SemiStreamJoin:
         pages, count = self._before
         pages, count = old.traffic.pages - pages, old.traffic.bytes - count  # read so far
         self._set_question(question)
-        self._before = (master.traffic.pages - pages, master.traffic.bytes - count)
+        self._before = (begin[0] - pages, begin[1] - count)
         if self._own_master:
             old.close()
         self._own_master = True

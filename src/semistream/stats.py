@@ -27,6 +27,7 @@ class Stats:
     peak_bytes: int
     budget_bytes: int
     steps: int
+    disk_seconds: float = 0.0  # spent in the disk phase
     shed: int = 0  # rows moved out so far, those that a join before this one left out included
     reloaded: int = 0  # rows brought back
     shed_out: int = 0  # rows that are out now
@@ -47,6 +48,7 @@ def stats_of(
         peak_bytes=ledger.peak,
         budget_bytes=ledger.budget,
         steps=engine.steps if engine is not None else 0,
+        disk_seconds=engine.disk_seconds if engine is not None else 0.0,
         shed_out=engine.shed_out if engine is not None else 0,
         buffered=engine.buffered if engine is not None else 0,
     )

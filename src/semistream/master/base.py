@@ -48,6 +48,7 @@ class MasterInfo:
     version: int | None
     name: str
     resident_bytes: int = 0  # memory that reading it allocates for good, such as an index
+    created: int | None = None  # when this version was published, seconds since 1970
 
 
 @dataclass

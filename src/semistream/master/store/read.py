@@ -76,6 +76,7 @@ class StorePages(Master):
             unique=all(run.unique for run in runs),
             version=self.manifest.version,
             name=str(self.place),
+            created=self.manifest.created or None,
             # besides what is kept here, a view allocates code addresses and a list of masks
             resident_bytes=self._verified.nbytes + self._base.nbytes + 16 * pages + index.allocated,
         )
