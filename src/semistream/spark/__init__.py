@@ -1,4 +1,5 @@
-"""semistream on Spark: `enrich` a DataFrame; build and change a store from DataFrames."""
+"""semistream on Spark: `enrich` a DataFrame; build and change a store from DataFrames;
+see what each micro-batch did."""
 
 from __future__ import annotations
 
@@ -6,13 +7,19 @@ from .build import build_store
 from .change import append_to_store, delete_from_store, upsert_into, upsert_store
 from .enrich import enrich
 from .masters import Master
+from .progress import BatchProgress, Seconds, progress
+from .watch import watch
 
 __all__ = [
+    "BatchProgress",
     "Master",
+    "Seconds",
     "append_to_store",
     "build_store",
     "delete_from_store",
     "enrich",
+    "progress",
     "upsert_into",
     "upsert_store",
+    "watch",
 ]

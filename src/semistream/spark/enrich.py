@@ -20,6 +20,7 @@ from ..master import Source
 from ..memory import parse_bytes
 from .masters import Master, budgets, make_step, open_all
 from .overhead import say_overhead
+from .progress import Counters
 from .schema import stream_schema
 from .worker import EnrichTask, Step
 
@@ -79,8 +80,10 @@ def enrich(
     steps = plan_steps(df, _masters(master, one), memory_per_task, pins)
     incoming = stream_schema(df)
     say_overhead(df, sum(step.memory for step in steps))
-    task = EnrichTask(steps)
-    return df.mapInArrow(task, from_arrow_schema(task.schema(incoming)))
+    counters = Counters(df, [step.name for step in steps])
+    task = EnrichTask(steps, counters.counting)
+    joined = counters.before(df).mapInArrow(task, from_arrow_schema(task.schema(incoming)))
+    return counters.after(joined)
 
 
 def _masters(master: Source | Master | Sequence[Master], one: dict[str, Any]) -> list[Master]:

@@ -175,6 +175,7 @@ def make_step(df: DataFrame, opened: Opened, incoming: pa.Schema, memory: int) -
         pins=opened.pins,
         version_column=asked.version_column,
         matched_column=asked.matched_column,
+        name=info.name,
     )
 
 

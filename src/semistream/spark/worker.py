@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,10 +15,8 @@ from ..errors import MasterError
 from ..join import SemiStreamJoin
 from ..master import Master, from_locator
 from .pins import Batch, Folder, Pins
+from .tally import Counting, TaskTally, Verb
 from .warm import BROKER, Wanted
-
-# Where each worker leaves its counters after every task, if anyone wants to look at them.
-STATS_DIR = "SEMISTREAM_STATS_DIR"
 
 
 @dataclass(frozen=True)
@@ -38,6 +35,7 @@ class Step:
     pins: Folder | None = None  # None: the version of the locator, always
     version_column: str | None = None
     matched_column: str | None = None
+    name: str = ""  # of the master, for counters
 
     def schema(self, stream: pa.Schema) -> pa.Schema:
         """The columns that leave, for a stream with these columns."""
@@ -140,6 +138,7 @@ class EnrichTask:
     """One task of `enrich`: a chain of joins, called with an iterator of batches."""
 
     steps: Sequence[Step]
+    counting: Counting | None = None  # None: nobody wants counters
 
     def schema(self, stream: pa.Schema) -> pa.Schema:
         for step in self.steps:
@@ -147,13 +146,19 @@ class EnrichTask:
         return stream
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tally = TaskTally(self.counting)
+        return tally.around(self._joined(tally.input(batches), tally))
+
+    def _joined(
+        self, batches: Iterator[pa.RecordBatch], tally: TaskTally
+    ) -> Iterator[pa.RecordBatch]:
         joins: list[SemiStreamJoin] = []
         try:
             for batch in batches:
-                joins = joins or BROKER.take(self._wanted(batch.schema))
-                yield from self._on(joins, 0, joins[0].push(batch))
+                joins = joins or tally.open(partial(BROKER.take, self._wanted(batch.schema)))
+                yield from self._on(joins, 0, joins[0].push, batch, tally=tally)
             for i, join in enumerate(joins):
-                yield from self._on(joins, i, join.drain())
+                yield from self._on(joins, i, join.drain, tally=tally)
         except GeneratorExit:  # nobody wants the rest
             raise
         except BaseException:
@@ -161,7 +166,6 @@ class EnrichTask:
             joins = []
             raise
         finally:
-            _write_stats(joins)
             BROKER.give_back(joins)
 
     def _wanted(self, stream: pa.Schema) -> list[Wanted]:
@@ -172,29 +176,16 @@ class EnrichTask:
         return wanted
 
     def _on(
-        self, joins: list[SemiStreamJoin], at: int, outs: Iterator[pa.RecordBatch]
+        self, joins: list[SemiStreamJoin], at: int, verb: Verb, *args: Any, tally: TaskTally
     ) -> Iterator[pa.RecordBatch]:
         """What leaves the join at `at` goes through those after it."""
-        for out in outs:
+        for out in tally.work(at, verb, *args):
             done = self.steps[at].finish(out, joins[at])
             if at + 1 == len(joins):
                 yield done
             else:
-                yield from self._on(joins, at + 1, joins[at + 1].push(done))
+                yield from self._on(joins, at + 1, joins[at + 1].push, done, tally=tally)
 
 
 def _words(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "none"
-
-
-def _write_stats(joins: list[SemiStreamJoin]) -> None:
-    folder = os.environ.get(STATS_DIR)
-    if not folder or not joins:
-        return
-    target = os.path.join(folder, f"{os.getpid()}.json")
-    try:
-        with open(f"{target}.tmp", "w") as file:
-            json.dump(asdict(joins[0].stats), file)
-        os.replace(f"{target}.tmp", target)
-    except OSError:
-        pass  # counters are a courtesy: the answer must not depend on them
