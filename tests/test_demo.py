@@ -14,9 +14,10 @@ from semistream import Store
 from semistream.cli import main
 from semistream.demo import Options, run
 from semistream.demo.data import products, sales
-from semistream.demo.runs import Counters
+from semistream.demo.runs import Outcome
 from semistream.demo.view import View, bar, trend
 from semistream.errors import SemiStreamError
+from semistream.spark import BatchProgress
 
 SMALL = ("--products", "20k", "--batches", "4", "--batch-rows", "5k", "--memory", "400kB")
 
@@ -96,15 +97,18 @@ def test_no_java(
     assert not (tmp_path / "out").exists()
 
 
-def test_counters_of_all_workers_together(tmp_path: Path) -> None:
-    assert Counters.read(tmp_path) == Counters()
-    one = {"rows_in": 10, "front_hits": 5, "pages_read": 3, "bytes_read": 30, "bytes_held": 7}
-    one |= {"peak_bytes": 9, "budget_bytes": 20, "algorithm": "sweepjoin"}
-    (tmp_path / "1.json").write_text(json.dumps(one))
-    (tmp_path / "2.json").write_text(json.dumps(one | {"bytes_held": 8, "front_hits": 10}))
-    found = Counters.read(tmp_path)
-    assert (found.workers, found.rows_in, found.bytes_held, found.peak_bytes) == (2, 20, 8, 9)
-    assert found.hit_ratio == 0.75
+def test_counters_of_some_micro_batches(tmp_path: Path) -> None:
+    outcome = Outcome(tmp_path)
+    assert outcome.counters() is None
+    for batch, hits in ((0, 5), (1, 10)):
+        outcome.progress[batch] = BatchProgress(
+            "query", batch, "call", 0, "products", rows_in=10, front_hits=hits, pages_read=3,
+            bytes_read=30, bytes_held=14 + 2 * batch, peak_bytes=9 - batch, budget_bytes=20,
+            algorithm="sweepjoin", tasks=2,
+        )  # fmt: skip
+    found = outcome.counters()
+    assert (found.rows_in, found.bytes_held, found.peak_bytes, found.pages_read) == (20, 8, 9, 6)
+    assert (found.hit_ratio, outcome.counters(last=0).hit_ratio) == (0.75, 0.5)
 
 
 def test_bars() -> None:

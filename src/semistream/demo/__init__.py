@@ -35,7 +35,6 @@ from .view import View
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-STATS_DIR = "SEMISTREAM_STATS_DIR"  # workers leave their counters in this folder
 _MARK = ".semistream-demo"  # stands in every folder that the demo may empty
 
 
@@ -142,12 +141,10 @@ def run(options: Options, view: View) -> Report:
     _empty_folder(options.out)
     _make_data(report, view)
     work, log = report.place("work"), report.place("spark.log")
-    counters = work / "counters"
-    counters.mkdir(parents=True)
-    environment = {STATS_DIR: str(counters.absolute())}
+    work.mkdir()
     with spark_failures(log), ExitStack() as stack:
         with view.step(f"2. Starting Spark on this machine, {task_slots()} tasks at a time"):
-            session = local_spark(work.absolute(), log, environment, options.batches + 10)
+            session = local_spark(work.absolute(), log, options.batches + 10)
             spark = stack.enter_context(session)
         _build(spark, report, view)
         for contender in CONTENDERS:
@@ -207,7 +204,6 @@ def _build(spark: SparkSession, report: Report, view: View) -> None:
 
 def _stream(spark: SparkSession, report: Report, contender: Contender, view: View) -> None:
     work = report.place("work")
-    ours = contender is CONTENDERS[0]
     view.say(f"\n{4 + len(report.outcomes)}. Joining the stream: {contender.title}")
     with (
         settings(spark, contender.settings),
@@ -217,7 +213,6 @@ def _stream(spark: SparkSession, report: Report, contender: Contender, view: Vie
             contender.join(read_sales(spark, report.place("sales")), report),
             report.place(contender.folder),
             work / "checkpoints" / contender.name,
-            work / "counters" if ours else None,
             watch,
         )
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ..spark import BatchProgress
+
 WARM_UP = 2  # micro-batches not counted: they load classes, compile and fill caches
 POLL_SECONDS = 0.2
 
@@ -32,15 +33,14 @@ SORT = "reads, shuffles and sorts the whole table"
 
 @dataclass(frozen=True)
 class Counters:
-    """The joins of all Python workers together. A worker leaves its counters after every task."""
+    """What the join did in some micro-batches, one after the other."""
 
-    workers: int = 0
     rows_in: int = 0
     front_hits: int = 0
     pages_read: int = 0
     bytes_read: int = 0
-    bytes_held: int = 0  # by the join that holds most
-    peak_bytes: int = 0  # of the join that held most
+    bytes_held: int = 0  # by a task of the last micro-batch, on average
+    peak_bytes: int = 0  # by the task that held most
     budget_bytes: int = 0  # of each
     algorithm: str = ""
 
@@ -49,17 +49,17 @@ class Counters:
         return self.front_hits / self.rows_in if self.rows_in else 0.0
 
     @classmethod
-    def read(cls, folder: Path) -> Counters:
-        every: list[dict[str, Any]] = [json.loads(f.read_text()) for f in folder.glob("*.json")]
-        if not every:
+    def of(cls, done: Sequence[BatchProgress]) -> Counters:
+        if not done:
             return cls()
-        total = {n: sum(s[n] for s in every) for n in _ADDED}
-        most = {n: max(s[n] for s in every) for n in _LARGEST}
-        return cls(len(every), **total, **most, algorithm=every[0]["algorithm"])
+        total = {n: sum(getattr(entry, n) for entry in done) for n in _ADDED}
+        most = {n: max(getattr(entry, n) or 0 for entry in done) for n in _LARGEST}
+        held = (done[-1].bytes_held or 0) // (done[-1].tasks or 1)
+        return cls(**total, **most, bytes_held=held, algorithm=done[0].algorithm or "")
 
 
 _ADDED = ("rows_in", "front_hits", "pages_read", "bytes_read")
-_LARGEST = ("bytes_held", "peak_bytes", "budget_bytes")
+_LARGEST = ("peak_bytes", "budget_bytes")
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,13 @@ class Outcome:
 
     folder: Path
     batches: list[Batch] = field(default_factory=list)
-    counters: Counters | None = None
+    progress: dict[int, BatchProgress] = field(default_factory=dict)  # where the join is ours
     plan: str = ""
+
+    def counters(self, last: int | None = None) -> Counters | None:
+        """Of all micro-batches so far, or of those up to number `last`; None of Spark's joins."""
+        done = [e for n, e in sorted(self.progress.items()) if last is None or n <= last]
+        return Counters.of(done) if done else None
 
     @property
     def median(self) -> float:
@@ -97,9 +102,7 @@ def read_sales(spark: SparkSession, folder: Path) -> DataFrame:
     return reader.parquet(str(folder))
 
 
-def run_query(
-    frame: DataFrame, folder: Path, checkpoint: Path, counters: Path | None, watch: Watch
-) -> Outcome:
+def run_query(frame: DataFrame, folder: Path, checkpoint: Path, watch: Watch) -> Outcome:
     """Run all micro-batches into Parquet files in `folder`, calling `watch` as they go by."""
     outcome = Outcome(folder)
     writer = frame.writeStream.format("parquet").option("path", str(folder))
@@ -107,25 +110,26 @@ def run_query(
     query = writer.trigger(availableNow=True).start()
     try:
         while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
-            _look(outcome, query, counters)
+            _look(outcome, query)
             watch(outcome)
     except BaseException:
         query.stop()
         raise
-    _look(outcome, query, counters)
+    _look(outcome, query)
     watch(outcome)
     outcome.plan = _join_used(query)
     return outcome
 
 
-def _look(outcome: Outcome, query: StreamingQuery, counters: Path | None) -> None:
+def _look(outcome: Outcome, query: StreamingQuery) -> None:
+    from ..spark import progress
+
     outcome.batches = [
         Batch(p["batchId"], p["numInputRows"], p["durationMs"]["triggerExecution"] / 1000)
         for p in query.recentProgress
         if p["numInputRows"]
     ]
-    if counters is not None:
-        outcome.counters = Counters.read(counters)
+    outcome.progress |= {e.batch: e for e in progress(query) if e.batch is not None}
 
 
 def _join_used(query: StreamingQuery) -> str:

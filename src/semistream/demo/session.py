@@ -64,9 +64,7 @@ def _java_version(java: str) -> int | None:
 
 
 @contextmanager
-def local_spark(
-    scratch: Path, log: Path, environment: Mapping[str, str], progress_kept: int
-) -> Iterator[SparkSession]:
+def local_spark(scratch: Path, log: Path, progress_kept: int) -> Iterator[SparkSession]:
     """Spark with its defaults but for what keeps it quiet and in one folder."""
     from pyspark.sql import SparkSession
 
@@ -87,7 +85,7 @@ def local_spark(
     # local[2] would fail the job at the first lost task; [2,4] retries, as a cluster does.
     builder = SparkSession.builder.master(f"local[{task_slots()},4]").appName("semistream demo")
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    with _environment({**python, **environment}):
+    with _environment(python):
         with _output_to(log):  # Java keeps the files it was started with
             spark = builder.config(map=settings).getOrCreate()
         try:

@@ -69,7 +69,7 @@ def ratio(report: Report, name: str) -> float:
 
 
 def _counters(report: Report) -> Counters:
-    return report.outcomes["semistream"].counters or Counters()
+    return report.outcomes["semistream"].counters() or Counters()
 
 
 # --- for people ---------------------------------------------------------------------------------

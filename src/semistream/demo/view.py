@@ -55,8 +55,8 @@ class QueryView:
                 f"   batch {batch.number + 1:>{width}}/{self._of}  {batch.rows:,} rows in "
                 f"{batch.seconds:5.2f} s  {batch.rows / batch.seconds:>9,.0f} rows/s"
             )
-            counters = outcome.counters
-            if counters is not None and counters.workers:
+            counters = outcome.counters(batch.number)
+            if counters is not None:
                 line += (
                     f"  hits {counters.hit_ratio:4.0%}  memory {show_bytes(counters.bytes_held)} "
                     f"of {show_bytes(counters.budget_bytes)}  pages {counters.pages_read:,}"
@@ -114,7 +114,7 @@ def _rows(batches: int, outcome: Outcome) -> Iterator[tuple[str, str, str]]:
     rates = [b.rows / b.seconds for b in done]
     yield "rows/s", f"{rates[-1]:,.0f}" if rates else "-", trend(rates)
     yield "last batch", f"{done[-1].seconds:.2f} s" if done else "-", ""
-    counters = outcome.counters
+    counters = outcome.counters()
     if counters is not None:
         held, budget = counters.bytes_held, counters.budget_bytes
         yield "front-stage hits", f"{counters.hit_ratio:.0%}", bar(counters.hit_ratio)
