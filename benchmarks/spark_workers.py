@@ -70,7 +70,7 @@ def _new_pool(spark: SparkSession) -> None:
 def _watch(memory: WorkerMemory, done: threading.Event) -> None:
     for look in itertools.count():
         if look % _SEARCH == 0:
-            for worker, daemon in _workers():
+            for worker, daemon in workers_of_spark():
                 # A worker is a fork of its daemon, so it starts with what the daemon has.
                 memory.start.setdefault(worker, _rss_anon(daemon))
         for worker in memory.start:
@@ -79,7 +79,7 @@ def _watch(memory: WorkerMemory, done: threading.Event) -> None:
             return
 
 
-def _workers() -> list[tuple[int, int]]:
+def workers_of_spark() -> list[tuple[int, int]]:
     """The Python workers below this process, each with the daemon that forked it."""
     found = {process.pid: process for process in _daemons_and_workers()}
     parents = {pid: _parent(process) for pid, process in found.items()}

@@ -1,9 +1,9 @@
 """enrich: join a DataFrame, streaming or not, with master tables in one narrow stage.
 
-One `mapInArrow`: no shuffle, no state, no foreachBatch. So any sink works, and Spark's own
-checkpoint gives exactly-once. Inside each Python worker the joins stay warm from one micro-batch
-to the next: what they have cached changes speed only, so a task that is retried gives the same
-answer.
+One `mapInArrow`: no shuffle unless asked for, no state, no foreachBatch. So any sink works, and
+Spark's own checkpoint gives exactly-once. Inside each Python worker the joins stay warm from one
+micro-batch to the next: what they have cached changes speed only, so a task that is retried gives
+the same answer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from ..errors import SpecError
 from ..master import Source
 from ..memory import parse_bytes
-from .masters import Master, budgets, make_step, open_all
+from .masters import Master, Opened, budgets, make_step, open_all
 from .overhead import say_overhead
 from .progress import Counters
 from .schema import stream_schema
+from .shuffle import shuffled
 from .worker import EnrichTask, Step
 
 
@@ -40,6 +41,8 @@ def enrich(
     pins: str | os.PathLike[str] | None = None,
     unmatched: str | None = None,
     matched_column: str | None = None,
+    shuffle: str = "none",
+    partitions: int | None = None,
 ) -> DataFrame:
     """Join every row of `df` with the master table.
 
@@ -65,6 +68,10 @@ def enrich(
     them with NULLs, or "split": keep them and tell them apart in a column `matched`, so that one
     sink can divide them. `matched_column` gives that column another name, and works with
     how="left", too.
+
+    `shuffle="key"` first brings rows of one key, and of keys in neighbouring pages, together in
+    `partitions` tasks (None: one per task slot), hot keys divided so that no task gets much more
+    than the others; "auto" does so where pages of the master are read rather than mapped.
     """
     if not hasattr(df, "mapInArrow"):
         raise SpecError(f"df must be a Spark DataFrame, not {type(df).__name__}")
@@ -77,12 +84,14 @@ def enrich(
     }
     one |= {"version": version, "version_column": version_column}
     one |= {"unmatched": unmatched, "matched_column": matched_column}
-    steps = plan_steps(df, _masters(master, one), memory_per_task, pins)
+    opened = open_all(df, _masters(master, one), pins)
+    steps = plan_steps(df, opened, memory_per_task)
     incoming = stream_schema(df)
     say_overhead(df, sum(step.memory for step in steps))
     counters = Counters(df, [step.name for step in steps])
     task = EnrichTask(steps, counters.counting)
-    joined = counters.before(df).mapInArrow(task, from_arrow_schema(task.schema(incoming)))
+    ready = counters.before(shuffled(df, opened, steps, shuffle, partitions))
+    joined = ready.mapInArrow(task, from_arrow_schema(task.schema(incoming)))
     return counters.after(joined)
 
 
@@ -106,14 +115,8 @@ def _masters(master: Source | Master | Sequence[Master], one: dict[str, Any]) ->
     return list(several)
 
 
-def plan_steps(
-    df: DataFrame,
-    masters: Sequence[Master],
-    memory_per_task: int | str,
-    pins: str | os.PathLike[str] | None,
-) -> list[Step]:
-    """Open and check all masters; the columns of each join are the next one's stream."""
-    opened = open_all(df, masters, pins)
+def plan_steps(df: DataFrame, opened: Sequence[Opened], memory_per_task: int | str) -> list[Step]:
+    """Check all masters; the columns of each join are the next one's stream."""
     whole = sum(each.master.describe().bytes for each in opened)
     memory = parse_bytes(memory_per_task, whole)
     schema, steps = stream_schema(df), []

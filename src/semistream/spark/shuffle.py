@@ -1,0 +1,157 @@
+"""Repartition the stream by key before the join, so that no two tasks need the same pages.
+
+The JVM hashes each row, an iterator UDF gives it a partition (spread.py), and Spark shuffles by
+that number. Only the keys and the hash go through Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from ..errors import SpecError
+from ..keys import key_coder
+from ..master import Master
+from ..spec import ALGORITHMS
+from .masters import Opened
+from .run import column
+from .schema import stream_schema
+from .spread import CELLS, Spread
+from .worker import Step
+
+SHUFFLES = ("none", "key", "auto")
+_MOST_STARTS = 8192
+
+# What xxhash64 tells apart completely; strings go in as bytes, since a collation makes some equal.
+_FLAT = (
+    T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType, T.TimestampType,
+    T.TimestampNTZType, T.DecimalType, T.DayTimeIntervalType, T.YearMonthIntervalType, T.BinaryType,
+)  # fmt: skip
+
+
+def shuffled(
+    df: DataFrame,
+    opened: Sequence[Opened],
+    steps: Sequence[Step],
+    shuffle: str,
+    partitions: int | None,
+) -> DataFrame:
+    """`df` as `enrich(shuffle=, partitions=)` wants it: as it is, or repartitioned by the key of
+    one of the masters."""
+    if shuffle not in SHUFFLES:
+        raise SpecError(f"shuffle={shuffle!r}: choose one of {', '.join(SHUFFLES)}")
+    if shuffle == "none":
+        if partitions is not None:
+            raise SpecError(f'partitions={partitions!r} is for shuffle="key"; leave one out')
+        return df
+    # Of several masters that one whose reads cost most, among those whose key the stream has.
+    candidates = [
+        (_pays(each.master, step), each.master.describe().bytes, -i)
+        for i, (each, step) in enumerate(zip(opened, steps, strict=True))
+        if all(name in df.columns for name, _ in step.on)
+    ]
+    pays, _, at = max(candidates)
+    if shuffle == "auto" and not pays:
+        return df
+    return by_key(df, opened[-at].master, dict(steps[-at].on), partitions)
+
+
+def _pays(master: Master, step: Step) -> bool:
+    """The rule of shuffle="auto": a page or key that two tasks need is read twice."""
+    return ALGORITHMS[step.algorithm].needs == "index" and not master.mapped
+
+
+def by_key(
+    df: DataFrame,
+    master: Master,
+    on: str | Sequence[str] | Mapping[str, str],
+    partitions: int | None = None,
+) -> DataFrame:
+    """The rows of `df` in `partitions` (None: one per task slot): rows of one key, and of keys in
+    neighbouring pages of `master`, together where that leaves no partition with too much."""
+    if not hasattr(df, "repartitionById") or not hasattr(F, "arrow_udf"):
+        version = df.sparkSession.version
+        raise SpecError(
+            f'shuffle="key" needs Spark 4.1 or newer, and this is {version}; upgrade, or use '
+            'shuffle="none"'
+        )
+    n = _slots(df) if partitions is None else partitions
+    if not isinstance(n, int) or isinstance(n, bool) or not 0 < n < 1 << 20:
+        raise SpecError(f"partitions={n!r}: give a number from 1 on, or leave it out")
+    incoming, info = stream_schema(df), master.describe()
+    coder = key_coder(on, incoming, info.schema)
+    hashed, exact = _row_hash(df)
+    task = Spread(coder, n, _starts(master, n), exact)
+
+    # A function, since PySpark asks for its type hints. It is deterministic as Spark understands
+    # it: the same rows in any order get the same targets. So a lost shuffle file costs just its
+    # own map task; marked as nondeterministic, it would cost the whole stage.
+    def target(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        return task(batches)
+
+    udf = F.arrow_udf(target, T.IntegerType())
+    return df.repartitionById(n, udf(hashed, *[column(name) for name in coder.stream]))
+
+
+def _slots(df: DataFrame) -> int:
+    """Tasks that run at once; through Spark Connect, what is known of it."""
+    session = df.sparkSession
+    if hasattr(session, "_sc"):
+        return int(session.sparkContext.defaultParallelism)
+    known = session.conf.get("spark.default.parallelism", None)
+    return int(known or session.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+
+
+def _starts(master: Master, n: int) -> NDArray[np.int64]:
+    """The codes at which to cut into ranges of as many pages each."""
+    if not master.describe().indexed or not master.ranges or not len(master.first):
+        return np.zeros(0, np.int64)
+    first = np.sort(master.first)
+    count = min(CELLS * n, _MOST_STARTS, len(first))
+    return first[np.arange(count) * len(first) // count]
+
+
+def _row_hash(df: DataFrame) -> tuple[Column, bool]:
+    """A hash of each row, and whether only equal rows have the same one (but for the chance of one
+    in 2**64)."""
+    parts: list[Column] = []
+    exact = True
+    for field in df.schema.fields:
+        at = column(field.name)
+        if field.nullable:
+            parts.append(at.isNull())  # a NULL leaves a hash as it is: (1, NULL) is (NULL, 1)
+        if isinstance(field.dataType, T.StringType):
+            parts.append(at.cast("binary"))
+        elif isinstance(field.dataType, (T.FloatType, T.DoubleType)):
+            parts += [at, F.when(at == 0, at.cast("string"))]  # the hash of -0.0 is that of 0.0
+        elif isinstance(field.dataType, _FLAT):
+            parts.append(at)
+        elif not isinstance(field.dataType, T.NullType):
+            exact = False
+            parts += _nested(at, field.dataType)
+    return F.xxhash64(*parts) if parts else F.xxhash64(F.lit(0)), exact
+
+
+def _nested(at: Column, kind: T.DataType) -> list[Column]:
+    """What can be hashed of a column whose hash does not tell all values apart."""
+    if isinstance(kind, T.MapType):
+        return _nested(F.map_entries(at), T.ArrayType(_entry(kind)))
+    return [at] if _hashable(kind) else []
+
+
+def _entry(kind: T.MapType) -> T.StructType:
+    return T.StructType().add("key", kind.keyType).add("value", kind.valueType)
+
+
+def _hashable(kind: T.DataType) -> bool:
+    if isinstance(kind, T.ArrayType):
+        return _hashable(kind.elementType)
+    if isinstance(kind, T.StructType):
+        return all(_hashable(field.dataType) for field in kind.fields)
+    return isinstance(kind, (*_FLAT, T.StringType, T.FloatType, T.DoubleType, T.NullType))
