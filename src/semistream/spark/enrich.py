@@ -14,14 +14,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from ..errors import SpecError
 from ..master import Source
 from ..memory import parse_bytes
+from .frames import with_columns
 from .masters import Master, budgets, make_step, open_all
 from .overhead import say_overhead
 from .progress import Counters
-from .schema import stream_schema
+from .schema import stream_schema as columns_of_stream
 from .worker import EnrichTask, Step
 
 
@@ -40,6 +42,7 @@ def enrich(
     pins: str | os.PathLike[str] | None = None,
     unmatched: str | None = None,
     matched_column: str | None = None,
+    stream_schema: str | StructType | None = None,
 ) -> DataFrame:
     """Join every row of `df` with the master table.
 
@@ -65,9 +68,14 @@ def enrich(
     them with NULLs, or "split": keep them and tell them apart in a column `matched`, so that one
     sink can divide them. `matched_column` gives that column another name, and works with
     how="left", too.
+
+    `stream_schema` names the columns of `df` ("id bigint, quantity int") where Spark may not be
+    asked for them: in the query functions of declarative pipelines.
     """
     if not hasattr(df, "mapInArrow"):
         raise SpecError(f"df must be a Spark DataFrame, not {type(df).__name__}")
+    if stream_schema is not None:
+        df = with_columns(df, stream_schema)
     one: dict[str, Any] = {
         "on": on,
         "how": how,
@@ -78,10 +86,10 @@ def enrich(
     one |= {"version": version, "version_column": version_column}
     one |= {"unmatched": unmatched, "matched_column": matched_column}
     steps = plan_steps(df, _masters(master, one), memory_per_task, pins)
-    incoming = stream_schema(df)
+    incoming = columns_of_stream(df)
     say_overhead(df, sum(step.memory for step in steps))
     counters = Counters(df, [step.name for step in steps])
-    task = EnrichTask(steps, counters.counting)
+    task = EnrichTask(steps, counters.counting, None if stream_schema is None else incoming)
     joined = counters.before(df).mapInArrow(task, from_arrow_schema(task.schema(incoming)))
     return counters.after(joined)
 
@@ -116,7 +124,7 @@ def plan_steps(
     opened = open_all(df, masters, pins)
     whole = sum(each.master.describe().bytes for each in opened)
     memory = parse_bytes(memory_per_task, whole)
-    schema, steps = stream_schema(df), []
+    schema, steps = columns_of_stream(df), []
     for each, share in zip(opened, budgets(opened, memory), strict=True):
         step = make_step(df, each, schema, share)
         schema = step.schema(schema)
