@@ -1,6 +1,6 @@
 """The same over Spark Connect: the client has no JVM, only an address.
 
-    .venv/bin/python examples/connect.py                               # starts a server by itself
+    .venv/bin/python examples/connect.py    # starts a server, on port 15002
     SPARK_REMOTE=sc://localhost:15002 .venv/bin/python examples/connect.py
 
 The server's Python workers need semistream, too, and must see the folder under the same path.

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+# Spark's workers are to be this Python, which has the package; and no progress bars between lines.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+QUIET = "--conf spark.ui.showConsoleProgress=false --conf spark.ui.enabled=false pyspark-shell"
+os.environ.setdefault("PYSPARK_SUBMIT_ARGS", QUIET)
 
 PRODUCTS, SALES, FILES = 1000, 600, 3
 SALES_SCHEMA = "sale_id bigint, product_id bigint, quantity int"

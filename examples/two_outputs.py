@@ -31,10 +31,9 @@ def main(folder: Path) -> None:
     known, unknown = into_delta(folder / "known"), into_delta(folder / "unknown")
 
     def write(df: DataFrame, batch: int) -> None:
-        df.persist()  # else the join runs once for each output
-        known(df.where("matched").drop("matched"), batch)
-        unknown(df.where("not matched").select("sale_id", "product_id", "quantity"), batch)
-        df.unpersist()
+        done = df.localCheckpoint()  # else the join runs once for each output
+        known(done.where("matched").drop("matched"), batch)
+        unknown(done.where("not matched").select("sale_id", "product_id", "quantity"), batch)
 
     query = (
         enriched.writeStream.foreachBatch(write)

@@ -1,4 +1,4 @@
-"""enrich between sources and sinks: tables, rates; foreachBatch, Delta tables."""
+"""enrich between sources and sinks: tables and rates, Delta tables; columns that the caller names."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 from spark_data import (
     PATIENCE,
     frame,
@@ -23,6 +24,8 @@ from spark_data import (
 
 import semistream as ss
 from semistream.spark import delta_sink, enrich, into_delta
+from semistream.spark.declared import check_columns
+from semistream.spark.frames import _parsed_here
 from semistream.spark.pins import Folder
 from semistream.testing import assert_same_rows, oracle
 
@@ -88,25 +91,7 @@ def test_a_rate_as_source(spark, store, tmp_path) -> None:
     assert_same_rows(out, [(i, payload(i) if i < 500 else None) for i in range(out.num_rows)])
 
 
-# --- foreachBatch ---------------------------------------------------------------------------------
-
-
-def test_two_outputs(spark, store, tmp_path) -> None:
-    """One pass, then each micro-batch is divided."""
-    stream = stream_of(spark, write_files(SALES, tmp_path / "sales", 2))
-    joined = enrich(stream, store, on="id", unmatched="split")
-    known, unknown = str(tmp_path / "known"), str(tmp_path / "unknown")
-
-    def divide(df: DataFrame, batch: int) -> None:
-        df.persist()
-        df.where("matched").drop("matched").write.mode("append").parquet(known)
-        df.where("not matched").select("sale", "id").write.mode("append").parquet(unknown)
-        df.unpersist()
-
-    finish(joined, tmp_path / "checkpoint", divide)
-    assert_same_rows(spark.read.parquet(known).toArrow(), oracle(SALES, MASTER, "id", "inner"))
-    anti = [row[:2] for row in oracle(SALES, MASTER, "id", "anti")]
-    assert_same_rows(spark.read.parquet(unknown).toArrow(), anti)
+# --- sinks --------------------------------------------------------------------------------------
 
 
 def test_a_task_of_a_stream_that_knows_no_micro_batch(tmp_path) -> None:
@@ -116,9 +101,6 @@ def test_a_task_of_a_stream_that_knows_no_micro_batch(tmp_path) -> None:
     with pytest.raises(ss.SpecError, match="fix the version with version="):
         folder.batch()
     assert replace(folder, always=False).batch() is None
-
-
-# --- Delta tables ---------------------------------------------------------------------------------
 
 
 def test_a_stream_into_delta_and_its_replay(spark, store, tmp_path) -> None:
@@ -224,3 +206,41 @@ def test_stream_schema(spark, store) -> None:
     ):
         with pytest.raises(ss.SpecError, match=words):
             enrich(df, store, on="id", stream_schema=text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id bigint",
+        " id BIGINT , name string,d decimal(10, 2), e decimal(5),f decimal ",
+        "`a b` int, `c``d` date, t timestamp, u timestamp_ntz, x: double, y : boolean, z binary",
+        "a tinyint, b smallint, c integer, d long, e float, f numeric(3,1)",
+    ],
+)
+def test_plain_columns_as_spark_reads_them(spark, text: str) -> None:
+    """In a pipeline Spark's own parser gives no answer."""
+    assert _parsed_here(text) == StructType.fromDDL(text)
+
+
+def test_columns_that_cannot_be_read_without_spark() -> None:
+    for text in ("id bigint, a array<int>", "id", "id bigint b int", "id bigint(3)", "a,b"):
+        with pytest.raises(ss.SpecError, match=r"only columns of plain types.*StructType.fromDDL"):
+            _parsed_here(text)
+
+
+def test_other_columns_than_were_named() -> None:
+    """What tasks compare: zones and widths of offsets are no difference, all else is."""
+    at, text = pa.timestamp("us", "Asia/Tokyo"), pa.large_string()
+    declared = pa.schema(
+        {"a": pa.int64(), "t": pa.timestamp("us", "UTC"), "l": pa.list_(pa.string())}
+    )
+    check_columns(pa.schema({"a": pa.int64(), "t": at, "l": pa.list_(text)}), declared)
+    for other in (
+        {"a": pa.int32(), "t": at, "l": pa.list_(text)},
+        {"a": pa.int64(), "t": pa.timestamp("us"), "l": pa.list_(text)},
+        {"a": pa.int64(), "t": at, "l": pa.list_(pa.int8())},
+        {"a": pa.int64(), "l": pa.list_(text), "t": at},
+        {"a": pa.int64(), "t": at},
+    ):
+        with pytest.raises(ss.SpecError, match="but stream_schema= says a int64"):
+            check_columns(pa.schema(other), declared)
