@@ -1,4 +1,4 @@
-"""The examples run, and what they print is right. Those over Spark Connect: test_spark_connect.py."""
+"""The examples run and print what is right. Those over Spark Connect: test_spark_connect.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""enrich between sources and sinks: tables and rates, Delta tables; columns that the caller names."""
+"""enrich between sources and sinks: tables, rates; Delta tables; columns that callers name."""
 
 from __future__ import annotations
 
