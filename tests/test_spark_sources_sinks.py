@@ -132,22 +132,26 @@ def test_a_stream_into_delta_and_its_replay(spark, store, tmp_path) -> None:
 
 def test_delta_takes_a_micro_batch_once(spark, tmp_path, monkeypatch) -> None:
     table, added = tmp_path / "delta", delta_sink._added
-    rows = [frame(spark, pa.table({"n": pa.array([i], pa.int64())})) for i in range(4)]
+    rows = [frame(spark, pa.table({"n": pa.array([i], pa.int64())})) for i in range(5)]
     into_delta(table, writer="a")(rows[0], 0)
     into_delta(table, writer="a")(rows[0], 0)
     into_delta(table, writer="b")(rows[1], 0)
 
-    def later(folder: Path, part: str):
-        """Between our files and our commit come others: the same micro-batch, run twice; and
-        another query."""
-        monkeypatch.setattr(delta_sink, "_added", added)
-        into_delta(table, writer="a")(rows[2], 1)
-        into_delta(table, writer="b")(rows[3], 1)
-        return added(folder, part)
+    def meanwhile(writer: str, row: DataFrame) -> None:
+        """Between the files and the commit of the next call, `writer` commits this row."""
 
-    monkeypatch.setattr(delta_sink, "_added", later)
-    into_delta(table, writer="a")(rows[2], 1)
-    assert_same_rows(DeltaTable(table).to_pyarrow_table(), [(0,), (1,), (2,), (3,)])
+        def first(folder: Path, part: str):
+            monkeypatch.setattr(delta_sink, "_added", added)
+            into_delta(table, writer=writer)(row, 1)
+            return added(folder, part)
+
+        monkeypatch.setattr(delta_sink, "_added", first)
+
+    meanwhile("b", rows[2])  # another query: both stay
+    into_delta(table, writer="a")(rows[3], 1)
+    meanwhile("c", rows[4])  # the same micro-batch, run twice: one of them
+    into_delta(table, writer="c")(rows[4], 1)
+    assert_same_rows(DeltaTable(table).to_pyarrow_table(), [(i,) for i in range(5)])
 
     def fails(*_: object, **__: object) -> None:
         raise CommitFailedError("no")
@@ -173,12 +177,15 @@ def test_tables_that_plain_files_would_spoil(spark, tmp_path) -> None:
     write_deltalake(tmp_path / "parted", rows, partition_by=["s"])
     write_deltalake(tmp_path / "checked", rows)
     DeltaTable(tmp_path / "checked").alter.add_constraint({"positive": "n > 0"})
+    strict = pa.schema([rows.schema.field(0).with_nullable(False), rows.schema.field(1)])
+    DeltaTable.create(tmp_path / "strict", strict)
     write_deltalake(tmp_path / "other", rows.select(["n"]))
     log = len(list(tmp_path.rglob("_delta_log/*.json")))
     for name, words in (
         ("parted", "partitioned by s"),
         ("checked", "checkConstraints|of version 3"),
         ("other", "select and"),
+        ("strict", "column n have"),
     ):
         with pytest.raises(ss.SpecError, match=words):
             into_delta(tmp_path / name, writer="w")(frame(spark, rows), 0)

@@ -88,7 +88,8 @@ def _table(folder: Path, schema: pa.Schema) -> DeltaTable:
     from deltalake.exceptions import DeltaError
 
     try:
-        wanted = Schema.from_arrow(schema)
+        # What is never NULL today may be tomorrow, when the query starts with another plan.
+        wanted = Schema.from_arrow(pa.schema([field.with_nullable(True) for field in schema]))
         table = DeltaTable.create(folder, wanted, mode="ignore")
     except (DeltaError, ValueError, TypeError) as error:
         raise SpecError(f"{folder} cannot be a Delta table of {schema}: {error}") from error
@@ -110,8 +111,9 @@ def _check_plain(table: DeltaTable, folder: Path) -> None:
     reasons += [f"has the feature {name}" for name in sorted(features - KNOWN)]
     if not features and protocol.min_writer_version > 2:
         reasons.append(f"needs writers of version {protocol.min_writer_version}")
-    if any("delta.invariants" in field.metadata for field in table.schema().fields):
-        reasons.append("has invariants")
+    for field in table.schema().fields:
+        if not field.nullable or "delta.invariants" in field.metadata:
+            reasons.append(f"lets column {field.name} have certain values only")
     if reasons:
         raise SpecError(
             f"the Delta table {folder} {reasons[0]}, which into_delta cannot write; write into a "
