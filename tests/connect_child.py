@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.spark import (
     Master,
@@ -18,6 +19,7 @@ from semistream.spark import (
     delete_from_store,
     enrich,
     into_delta,
+    progress,
     upsert_into,
     upsert_store,
 )
@@ -65,17 +67,17 @@ def stores(spark: SparkSession, folder: Path) -> list[int]:
     return found
 
 
-def finish(df: DataFrame, checkpoint: Path, each=None, out: Path | None = None) -> str:
+def finish(df: DataFrame, checkpoint: Path, each=None, out: Path | None = None) -> StreamingQuery:
     writer = df.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     if each is not None:
         query = writer.foreachBatch(each).start()
     else:
         query = writer.format("parquet").start(str(out))
     query.awaitTermination()
-    return str(query.id)
+    return query
 
 
-def streams(spark: SparkSession, folder: Path) -> str:
+def streams(spark: SparkSession, folder: Path) -> dict[str, object]:
     source = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
     sales, store = source.parquet(f"{folder}/sales"), folder / "store"
     query = finish(
@@ -95,7 +97,8 @@ def streams(spark: SparkSession, folder: Path) -> str:
             changes(rows, number)
 
     finish(sales, folder / "checkpoint-2", write)
-    return query
+    counted = [(each.batch, each.rows_in, each.rows_out) for each in progress(query)]
+    return {"id": str(query.id), "progress": counted}
 
 
 def errors(spark: SparkSession, folder: Path) -> dict[str, str]:

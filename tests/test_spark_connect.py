@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from connect_child import HOWS
 from connect_server import ConnectServer
 from deltalake import DeltaTable
 from spark_data import SPARK_HOWS, master_table, sales_table, write_files
@@ -40,7 +39,7 @@ def said(folder: Path) -> dict:
     return json.loads((folder / "said.json").read_text())
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", SPARK_HOWS)
 def test_batches(folder: Path, how: str) -> None:
     expected = oracle(SALES, MASTER, "id", SPARK_HOWS[how])
     assert_same_rows(pq.read_table(folder / f"{how}.parquet"), expected)
@@ -64,7 +63,11 @@ def test_stores_are_built_and_changed(folder: Path, said: dict) -> None:
 def test_a_stream_notes_its_versions(folder: Path, said: dict) -> None:
     expected = [(*row, 1) for row in oracle(SALES, MASTER, "id", "left")]
     assert_same_rows(pq.read_table(folder / "streamed"), expected)
-    assert len(list((folder / "pins" / said["query"]).glob("*.pin"))) == 2
+    query = said["query"]
+    assert len(list((folder / "pins" / query["id"]).glob("*.pin"))) == 2
+    halves = [SALES.slice(0, 100), SALES.slice(100)]
+    rows = [len(oracle(half, MASTER, "id", "left")) for half in halves]
+    assert query["progress"] == [[i, 100, rows[i]] for i in range(2)]
 
 
 def test_for_each_batch_once(folder: Path) -> None:

@@ -95,13 +95,14 @@ def is_stream(df: DataFrame) -> bool | None:
         return None
 
 
-def over_connect(df: DataFrame) -> bool:
-    return not hasattr(df, "_jdf")
+def is_connect(thing: object) -> bool:
+    """A session, DataFrame or query of Spark Connect."""
+    return type(thing).__module__.startswith("pyspark.sql.connect")  # importing that needs grpc
 
 
 def micro_batch(df: DataFrame) -> Batch | None:
     """Which one the batch DataFrame belongs to: in foreachBatch; None elsewhere."""
-    if over_connect(df):
+    if is_connect(df):
         raise SpecError(
             "pins= for a batch DataFrame is for foreachBatch, where Spark Connect does not say "
             "which micro-batch it is; leave it out (the newest version is joined), fix the version "
@@ -122,7 +123,7 @@ def needs_writer(call: str) -> None:
 
 def query_of(df: DataFrame, call: str) -> str:
     """The streaming query whose foreachBatch got `df`."""
-    if over_connect(df):
+    if is_connect(df):
         needs_writer(call)
     query: str | None = df.sparkSession.sparkContext.getLocalProperty(QUERY)
     if query is None:
