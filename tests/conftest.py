@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from connect_server import connect_server  # noqa: F401 - fixture
 from hypothesis import settings
 from s3 import bucket, s3_endpoint  # noqa: F401 - fixtures
 from servers import mariadb, postgresql, proxy, server  # noqa: F401 - fixtures

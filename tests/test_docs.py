@@ -32,8 +32,8 @@ from semistream import errors
 from semistream.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
-EVERY = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-RUN = [path for path in EVERY if path.parent.name == "docs" or path.name == "README.md"]
+EVERY = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
+RUN = [path for path in EVERY if path.parent.name == "docs" or path == ROOT / "README.md"]
 PACKAGE = Path(ss.__file__).parent
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$|^<!-- (setup)\n(.*?)^-->$", re.M | re.S)
 LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from .build import build_store
 from .change import append_to_store, delete_from_store, upsert_into, upsert_store
+from .delta_sink import into_delta
 from .enrich import enrich
 from .masters import Master
 from .progress import BatchProgress, Seconds, progress
@@ -18,6 +19,7 @@ __all__ = [
     "build_store",
     "delete_from_store",
     "enrich",
+    "into_delta",
     "progress",
     "upsert_into",
     "upsert_store",

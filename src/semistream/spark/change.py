@@ -23,7 +23,7 @@ from ..master.store.expire import writing
 from ..master.store.index import claimed
 from ..master.store.place import Place, place_at
 from ..master.store.write import design
-from .pins import QUERY
+from .frames import needs_writer, query_of
 from .run import Written, fitting, write_run
 from .schema import stream_schema
 
@@ -87,18 +87,21 @@ _KINDS: dict[str, Callable[..., Store]] = {
 
 
 def upsert_into(
-    path: str | os.PathLike[str], kind: str = "upsert", **options: Any
+    path: str | os.PathLike[str], kind: str = "upsert", writer: str | None = None, **options: Any
 ) -> Callable[[DataFrame, int], None]:
     """For `foreachBatch`: every micro-batch changes the store, once, however often it is replayed.
-    `kind` may also be "append" or "delete"; options are those of `upsert_store`."""
+    `kind` may also be "append" or "delete"; options are those of `upsert_store`. The store
+    remembers micro-batches by the query's id, or by the name `writer`, which Spark Connect needs;
+    two queries, or two checkpoints, with one name would take each other's work for done."""
     if kind not in _KINDS:
         raise SpecError(f"kind={kind!r}: choose one of {list(_KINDS)}")
 
+    if writer is None:
+        needs_writer("upsert_into(path)")
+
     def write(df: DataFrame, batch: int) -> None:
-        query = df.sparkSession.sparkContext.getLocalProperty(QUERY)
-        if query is None:
-            raise SpecError("upsert_into is for foreachBatch; elsewhere call upsert_store")
-        _KINDS[kind](df, path, writer_batch=(query, batch), **options).close()
+        name = writer or query_of(df, "upsert_into(path)")
+        _KINDS[kind](df, path, writer_batch=(name, batch), **options).close()
 
     return write
 

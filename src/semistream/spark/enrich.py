@@ -14,14 +14,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from ..errors import SpecError
 from ..master import Source
 from ..memory import parse_bytes
+from .frames import with_columns
 from .masters import Master, Opened, budgets, make_step, open_all
 from .overhead import say_overhead
 from .progress import Counters
-from .schema import stream_schema
+from .schema import stream_schema as columns_of_stream
 from .shuffle import shuffled
 from .worker import EnrichTask, Step
 
@@ -43,6 +45,7 @@ def enrich(
     matched_column: str | None = None,
     shuffle: str = "none",
     partitions: int | None = None,
+    stream_schema: str | StructType | None = None,
 ) -> DataFrame:
     """Join every row of `df` with the master table.
 
@@ -72,9 +75,14 @@ def enrich(
     `shuffle="key"` first brings rows of one key, and of keys in neighbouring pages, together in
     `partitions` tasks (None: one per task slot), hot keys divided so that no task gets much more
     than the others; "auto" does so where pages of the master are read rather than mapped.
+
+    `stream_schema` names the columns of `df` ("id bigint, quantity int") where Spark may not be
+    asked for them: in the query functions of declarative pipelines.
     """
     if not hasattr(df, "mapInArrow"):
         raise SpecError(f"df must be a Spark DataFrame, not {type(df).__name__}")
+    if stream_schema is not None:
+        df = with_columns(df, stream_schema)
     one: dict[str, Any] = {
         "on": on,
         "how": how,
@@ -86,10 +94,10 @@ def enrich(
     one |= {"unmatched": unmatched, "matched_column": matched_column}
     opened = open_all(df, _masters(master, one), pins)
     steps = plan_steps(df, opened, memory_per_task)
-    incoming = stream_schema(df)
+    incoming = columns_of_stream(df)
     say_overhead(df, sum(step.memory for step in steps))
     counters = Counters(df, [step.name for step in steps])
-    task = EnrichTask(steps, counters.counting)
+    task = EnrichTask(steps, counters.counting, None if stream_schema is None else incoming)
     ready = counters.before(shuffled(df, opened, steps, shuffle, partitions))
     joined = ready.mapInArrow(task, from_arrow_schema(task.schema(incoming)))
     return counters.after(joined)
@@ -119,7 +127,7 @@ def plan_steps(df: DataFrame, opened: Sequence[Opened], memory_per_task: int | s
     """Check all masters; the columns of each join are the next one's stream."""
     whole = sum(each.master.describe().bytes for each in opened)
     memory = parse_bytes(memory_per_task, whole)
-    schema, steps = stream_schema(df), []
+    schema, steps = columns_of_stream(df), []
     for each, share in zip(opened, budgets(opened, memory), strict=True):
         step = make_step(df, each, schema, share)
         schema = step.schema(schema)

@@ -18,7 +18,8 @@ from ..master import Source, open_master
 from ..memory import parse_bytes, show_bytes
 from ..plan import divide
 from ..spec import join_type
-from .pins import BATCH, QUERY, Batch, Folder, Pins
+from .frames import is_stream, micro_batch
+from .pins import Folder, Pins
 from .pins_folder import pins_folder
 from .schema import spark_schema
 from .worker import Step
@@ -99,11 +100,11 @@ def _open(
     if opened.describe().version is None or opened.locator().get("pinned"):
         return opened, None
     opened = opened.newest()
-    if df.isStreaming:
-        return opened, pins_folder(df, pins)
+    streaming = is_stream(df)
+    if streaming is not False:
+        return opened, replace(pins_folder(df, pins), always=streaming is True)
     if pins is not None:  # a batch within foreachBatch: its replay finds the same version
-        context = df.sparkSession.sparkContext
-        batch = Batch.of(context.getLocalProperty(QUERY), context.getLocalProperty(BATCH))
+        batch = micro_batch(df)
         if batch is not None:
             opened = Pins(pins_folder(df, pins), batch).master(opened.locator(), opened)
     return opened, None

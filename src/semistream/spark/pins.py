@@ -58,6 +58,7 @@ class Folder:
 
     path: str
     id: str
+    always: bool = True  # False: tasks of no micro-batch are of no stream, and need no pin
 
     @classmethod
     def at(cls, path: str) -> Folder:
@@ -71,6 +72,18 @@ class Folder:
                 f"the folder of pins {path} cannot be used: {error.strerror}; name one where all "
                 "executors can make files: pins=..."
             ) from error
+
+    def batch(self) -> Batch | None:
+        """The micro-batch whose version is to be pinned, if the task belongs to one."""
+        found = Batch.running()
+        if found is None and self.always:
+            raise SpecError(
+                "Spark does not tell this task of a stream its micro-batch, so the version of the "
+                "master cannot be noted for a replay. So it is in foreachBatch over Spark Connect, "
+                "and in threads of your own: call enrich inside the function, for the batch, or "
+                "fix the version with version=..."
+            )
+        return found
 
     def check(self) -> None:
         """Each machine having a folder of its own would mean that each chooses a version."""

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ..errors import SpecError
 from .book import Book, Found, Reports
+from .frames import is_connect, is_stream
 from .tally import PHASES, Counting
 
 _MARK = "semistream"  # begins the names of metrics that Spark Connect observes for us
@@ -81,7 +82,7 @@ def progress(source: DataFrame | StreamingQuery) -> list[BatchProgress]:
             f"progress() takes a StreamingQuery or what enrich() returned, not "
             f"{type(source).__name__}"
         )
-    if _is_connect(source):
+    if is_connect(source):
         return [entry for each in source.recentProgress for entry in _observed(each)]
     return _entries(source.id, _BOOK.of_query(source.id))
 
@@ -103,9 +104,9 @@ class Counters:
     there Spark itself observes the rows before and after the stage, of streams."""
 
     def __init__(self, df: DataFrame, masters: Sequence[str]) -> None:
-        connect = _is_connect(df)
+        connect, streams = is_connect(df), is_stream(df)
         self._call, self._masters = f"{next(_NUMBERS):06}-{uuid.uuid4().hex[:8]}", tuple(masters)
-        self._observes, self._batch = connect and df.isStreaming, not connect and not df.isStreaming
+        self._observes, self._batch = connect and streams is True, not connect and not streams
         self.counting = None if connect else Counting(self._call, self._masters, _sink(df))
 
     def before(self, df: DataFrame) -> DataFrame:
@@ -123,10 +124,6 @@ class Counters:
 
         name = f"{_MARK}:{self._call}:{position}:{what}:{self._masters[position]}"
         return df.observe(name, F.count(F.lit(1)).alias("rows"))
-
-
-def _is_connect(thing: object) -> bool:
-    return type(thing).__module__.startswith("pyspark.sql.connect")  # importing that needs grpc
 
 
 def _sink(df: DataFrame) -> Any:

@@ -19,6 +19,7 @@ from ..master.store import format as fmt
 from ..master.store.place import Place
 from ..master.store.run import join_parts
 from ..master.store.write import Design
+from .frames import column
 from .run_task import RESULT, CodeTask, ShardTask, part_of
 from .schema import spark_type, stream_schema
 
@@ -74,12 +75,6 @@ def _with_code(df: DataFrame, plan: Design) -> DataFrame:
         return df.withColumn(fmt.CODE_COLUMN, code)
     fields = [*df.schema.fields, StructField(fmt.CODE_COLUMN, LongType())]
     return df.mapInArrow(CodeTask(plan), StructType(fields))
-
-
-def column(name: str) -> Column:
-    """A column of just this name, dots and all."""
-    quoted = name.replace("`", "``")
-    return F.col(f"`{quoted}`")
 
 
 def fitting(df: DataFrame, plan: Design, kind: str) -> DataFrame:

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from ..errors import SpecError
+from .frames import columns_of
 
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 _WIDER |= {pa.uint64(): pa.decimal128(20, 0), pa.float16(): pa.float32()}
@@ -15,8 +16,9 @@ _WIDER |= {pa.uint64(): pa.decimal128(20, 0), pa.float16(): pa.float32()}
 def stream_schema(df: DataFrame) -> pa.Schema:
     """The columns as Python workers will get them (there with the session's time zone, which is
     only a way to print)."""
+    columns = columns_of(df)
     try:
-        return to_arrow_schema(df.schema, timezone="UTC")
+        return to_arrow_schema(columns, timezone="UTC")
     except Exception as error:
         raise SpecError(f"the DataFrame has a column that Arrow cannot carry: {error}") from error
 

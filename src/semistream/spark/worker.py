@@ -14,7 +14,8 @@ import pyarrow as pa
 from ..errors import MasterError
 from ..join import SemiStreamJoin
 from ..master import Master, from_locator
-from .pins import Batch, Folder, Pins
+from .declared import check_columns
+from .pins import Folder, Pins
 from .tally import Counting, TaskTally, Verb
 from .warm import BROKER, Wanted
 
@@ -105,7 +106,7 @@ class Step:
 
     def _master(self, have: Master | None) -> Master:
         """The master at the version that this task is to use: `have` where that is the one."""
-        batch = None if self.pins is None else Batch.running()
+        batch = None if self.pins is None else self.pins.batch()
         if self.pins is not None and batch is not None:
             return Pins(self.pins, batch).master(self.locator, have)
         if have is not None and have.describe().version == self.locator.get("version"):
@@ -139,6 +140,7 @@ class EnrichTask:
 
     steps: Sequence[Step]
     counting: Counting | None = None  # None: nobody wants counters
+    declared: pa.Schema | None = None  # the stream's columns, where the caller named them
 
     def schema(self, stream: pa.Schema) -> pa.Schema:
         for step in self.steps:
@@ -169,6 +171,8 @@ class EnrichTask:
             BROKER.give_back(joins)
 
     def _wanted(self, stream: pa.Schema) -> list[Wanted]:
+        if self.declared is not None:
+            check_columns(stream, self.declared)
         wanted = []
         for step in self.steps:
             wanted.append(step.wanted(stream))
