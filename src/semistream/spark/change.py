@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import DataFrame
 
-from ..errors import ConflictError, SpecError
+from ..errors import ConflictError, SemiStreamError, SpecError
 from ..master import Store, open_master
 from ..master.store import format as fmt
 from ..master.store.change import discard, null_keys, publish, publish_change
@@ -98,7 +98,10 @@ def upsert_into(
         query = df.sparkSession.sparkContext.getLocalProperty(QUERY)
         if query is None:
             raise SpecError("upsert_into is for foreachBatch; elsewhere call upsert_store")
-        _KINDS[kind](df, path, writer_batch=(query, batch), **options).close()
+        try:
+            _KINDS[kind](df, path, writer_batch=(query, batch), **options).close()
+        except SemiStreamError as error:  # the query's error shows the whole stack of this thread
+            raise error.with_traceback(None) from None
 
     return write
 

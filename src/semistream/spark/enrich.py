@@ -21,6 +21,7 @@ from ..memory import parse_bytes
 from .masters import Master, budgets, make_step, open_all
 from .overhead import say_overhead
 from .schema import stream_schema
+from .ship import shipped
 from .worker import EnrichTask, Step
 
 
@@ -80,7 +81,7 @@ def enrich(
     incoming = stream_schema(df)
     say_overhead(df, sum(step.memory for step in steps))
     task = EnrichTask(steps)
-    return df.mapInArrow(task, from_arrow_schema(task.schema(incoming)))
+    return df.mapInArrow(shipped(task), from_arrow_schema(task.schema(incoming)))
 
 
 def _masters(master: Source | Master | Sequence[Master], one: dict[str, Any]) -> list[Master]:

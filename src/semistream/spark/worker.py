@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from ..errors import MasterError
 from ..join import SemiStreamJoin
-from ..master import Master, from_locator
+from ..master import Master
 from .pins import Batch, Folder, Pins
+from .reach import open_in_task
 from .warm import BROKER, Wanted
 
 # Where each worker leaves its counters after every task, if anyone wants to look at them.
@@ -112,7 +113,7 @@ class Step:
             return Pins(self.pins, batch).master(self.locator, have)
         if have is not None and have.describe().version == self.locator.get("version"):
             return have
-        return from_locator(self.locator)
+        return open_in_task(self.locator)
 
     def _check(self, join: SemiStreamJoin, stream: pa.Schema) -> None:
         """Another version may have other columns; what Spark was told cannot change."""
