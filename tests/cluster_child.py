@@ -25,6 +25,7 @@ from semistream.spark import build_store, cause, enrich, upsert_store
 MASTER = master_table([*range(600), *range(0, 600, 10), None])
 SALES = sales_table(400, [*range(660), *[7] * 60, None])
 KILL_AT = 300  # a sale in the second micro-batch
+LONG = 3 * PATIENCE
 
 
 class Application:
@@ -61,7 +62,7 @@ class Application:
         return writer.queryName(name).start(str(self.folder / "out" / name))
 
     def _finish(self, query: Any, name: str, out: str) -> None:
-        assert query.awaitTermination(PATIENCE)
+        assert query.awaitTermination(LONG)
         assert len(query.recentProgress) == 2, "two micro-batches"
         self.save(name, self.spark.read.parquet(str(self.folder / "out" / out)).toArrow())
 
@@ -77,15 +78,6 @@ class Application:
                 self.words["build"] = failure(lambda: self._build("never"))
                 self.words["upsert"] = failure(lambda: upsert_store(self._news(), self.store))
 
-    def shipped(self) -> None:
-        """The same Python without the package, once the zip file is added."""
-        context = self.spark.sparkContext
-        context.pythonExec = json.loads((self.folder / "pythons.json").read_text())["bare"]
-        context.addPyFile(str(self.folder / "semistream.zip"))
-        self.save("zip", with_origin(self._few()).toArrow())
-        self.words["built"] = self._build("new").verify()
-        self.words["upserted"] = upsert_store(self._news(), self.folder / "new").version
-
     def archived(self) -> None:
         """A whole environment, unpacked in the executors' working folders."""
         context = self.spark.sparkContext
@@ -93,13 +85,22 @@ class Application:
         context.pythonExec = "./environment/bin/python"
         self.save("archive", with_origin(self._few()).toArrow())
 
+    def shipped(self) -> None:
+        """The same Python without the package, once the zip file is added: from then on."""
+        context = self.spark.sparkContext
+        context.pythonExec = json.loads((self.folder / "pythons.json").read_text())["bare"]
+        context.addPyFile(str(self.folder / "semistream.zip"))
+        self.save("zip", with_origin(self._few()).toArrow())
+        self.words["built"] = self._build("new").verify()
+        self.words["upserted"] = upsert_store(self._news(), self.folder / "new").version
+
     def _few(self) -> DataFrame:
         sales = self.spark.read.parquet(str(self.folder / "sales")).coalesce(1)
         return enrich(sales, self.store, on="id", how="left")
 
     def _stream(self) -> None:
         stream = stream_of(self.spark, self.folder / "sales")
-        self._start(stream, "lacking", "left").awaitTermination(PATIENCE)
+        self._start(stream, "lacking", "left").awaitTermination(LONG)
 
     def _build(self, name: str) -> Any:
         return build_store(self._news(), self.folder / name, key="id", partitions=1)
@@ -147,7 +148,7 @@ def gated(df: DataFrame, folder: Path) -> DataFrame:
                 except FileExistsError:
                     open(repeated, "w").close()
                     continue
-                time.sleep(PATIENCE)
+                time.sleep(LONG)
 
     return df.mapInArrow(gate, df.schema)
 

@@ -219,7 +219,7 @@ def test_a_local_cluster_and_the_package_shipped_to_it(tmp_path: Path) -> None:
     """The same; and executors whose Python lacks the package, which then is sent to them."""
     home = spark_home(tmp_path)
     make_pythons(tmp_path)
-    plan = ["joins", "killed", "lacking", "shipped", "archived"]
+    plan = ["joins", "killed", "lacking", "archived", "shipped"]
     with driver("local-cluster[2,1,1024]", tmp_path, home, plan) as running:
         kill_executor(running)
         words = running.finish()
