@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -162,6 +164,24 @@ def test_a_task_travels_by_value() -> None:
     Reader(io.BytesIO(content)).load()
     assert names
     assert not [module for module, _ in names if module.startswith("semistream")]
+
+
+def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "semistream":
+                raise ImportError("Numba needs an older NumPy")
+
+    task = shipped(lambda batches: batches)
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # is put back afterwards
+    monkeypatch.delitem(sys.modules, "semistream")
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    with pytest.raises(Exception, match="Numba needs an older NumPy") as caught:
+        next(task(iter([])))
+    assert type(caught.value).__qualname__ == "InstallError"
+    assert f"the executors' Python {sys.executable} on" in str(caught.value)
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"
 
 
 def _as_spark_says(before: str = "", after: str = "") -> Callable[[str], str]:
