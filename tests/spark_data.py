@@ -77,10 +77,12 @@ def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
-def wait_for(what: str, condition: Callable[[], object], poll: float = 0.1) -> None:
-    end = time.monotonic() + PATIENCE
+def wait_for(
+    what: str, condition: Callable[[], object], poll: float = 0.1, patience: float = PATIENCE
+) -> None:
+    end = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {PATIENCE} s"
+        assert time.monotonic() < end, f"{what} did not happen within {patience} s"
         time.sleep(poll)
 
 

@@ -56,3 +56,7 @@ class DatabaseError(MasterError):
 
 class ShedError(SemiStreamError):
     """Rows cannot be shed or brought back now. They stay where they were; call again later."""
+
+
+class InstallError(SemiStreamError):
+    """The executors' Python lacks the package or something it needs, or has another version."""

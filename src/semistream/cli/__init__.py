@@ -1,4 +1,4 @@
-"""The command line: semistream demo | enrich | receive, and those of store_words.py."""
+"""The command line: semistream demo | enrich | receive | package, and those of store_words.py."""
 
 from __future__ import annotations
 
@@ -46,6 +46,12 @@ _RECEIVE = """\
 Keep rows that joins on other machines shed (ss.Shedding(target="tcp://HOST:PORT")), as files in a
 directory, until they ask for them back. Runs until it is interrupted, and may be started again on
 the same directory. There is no password: run it inside a network that you trust."""
+
+
+_PACKAGE = """\
+Write semistream itself to a zip file, which Spark can ship to executors that do not have it:
+spark-submit --py-files semistream.zip, or spark.sparkContext.addPyFile("semistream.zip"). What it
+needs (pyarrow, numpy, numba, google-crc32c) must be installed there."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,6 +102,7 @@ def _parser() -> ArgumentParser:
     add_changes(found)
     add_looks(found)
     _add_receive(found)
+    _add_package(found)
     return parser
 
 
@@ -190,6 +197,18 @@ def _add_receive(found: Any) -> None:
     add("--dir", type=Path, required=True, metavar="PATH", help="directory for the rows")
     add("--port", type=int, required=True, metavar="N", help="to listen on; 0: any free one")
     add("--host", default="127.0.0.1", metavar="NAME", help="address to listen on [127.0.0.1]")
+
+
+def _add_package(found: Any) -> None:
+    parser = command(
+        found,
+        "package",
+        _PACKAGE,
+        commands.package,
+        "semistream as a zip, for Spark's executors",
+        "  semistream package semistream.zip",
+    )
+    parser.add_argument("output", type=Path, metavar="ZIP", help="file to write: .zip")
 
 
 def _count(text: str) -> int:

@@ -16,6 +16,7 @@ from ..master import Master, open_master
 from ..master.store.format import versions
 from ..master.store.place import LocalPlace
 from ..memory import show_bytes
+from ..packing import package as write_package
 from ..shed import ShedReceiver
 from ..stats import Stats
 from .files import check_target, read_rows, write_rows
@@ -101,6 +102,15 @@ def receive(args: Namespace) -> Result:
     data: dict[str, Any] = {"command": "receive", "dir": str(args.dir), "address": address}
     data |= {"segments": len(left), "rows": rows}
     return Result(data, f"{rows:,} shed rows in {len(left):,} segments are still in {args.dir}")
+
+
+def package(args: Namespace) -> Result:
+    path = write_package(args.output)
+    size = path.stat().st_size
+    return Result(
+        {"path": str(path), "bytes": size},
+        f"{path}: {show_bytes(size)}, for spark-submit --py-files or SparkContext.addPyFile",
+    )
 
 
 def demo(args: Namespace) -> Result:

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir
@@ -19,16 +19,17 @@ from numba import types
 from numba.core import config
 from numba.extending import intrinsic
 
+from .cache import ContentCache
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _cache_dir() -> str:
     """A directory we can write compiled code to, also for a zipped package without a home."""
-    if config.CACHE_DIR:
-        return str(config.CACHE_DIR)
+    own = Path(f"semistream-{os.getuid()}") / "kernels"
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for root in (home, tempfile.gettempdir()):
-        path = Path(root) / f"semistream-{os.getuid()}" / "kernels"
+    asked = [Path(config.CACHE_DIR)] if config.CACHE_DIR else []
+    for path in (*asked, home / own, tempfile.gettempdir() / own):
         try:
             path.mkdir(parents=True, exist_ok=True)
             probe = path / f".write-{os.getpid()}"
@@ -48,8 +49,9 @@ def jit(function: F) -> F:
     before = config.CACHE_DIR
     config.CACHE_DIR = _CACHE_DIR
     try:
-        compiled: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-        return compiled
+        compiled = numba.njit(nogil=True, error_model="numpy")(function)
+        compiled._cache = ContentCache(function)
+        return cast(F, compiled)
     finally:
         config.CACHE_DIR = before
 

@@ -3,7 +3,9 @@ see what each micro-batch did."""
 
 from __future__ import annotations
 
+from ..packing import package
 from .build import build_store
+from .cause import cause
 from .change import append_to_store, delete_from_store, upsert_into, upsert_store
 from .delta_sink import into_delta
 from .enrich import enrich
@@ -17,9 +19,11 @@ __all__ = [
     "Seconds",
     "append_to_store",
     "build_store",
+    "cause",
     "delete_from_store",
     "enrich",
     "into_delta",
+    "package",
     "progress",
     "upsert_into",
     "upsert_store",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import DataFrame
 
-from ..errors import ConflictError, SpecError
+from ..errors import ConflictError, SemiStreamError, SpecError
 from ..master import Store, open_master
 from ..master.store import format as fmt
 from ..master.store.change import discard, null_keys, publish, publish_change
@@ -101,7 +101,10 @@ def upsert_into(
 
     def write(df: DataFrame, batch: int) -> None:
         name = writer or query_of(df, "upsert_into(path)")
-        _KINDS[kind](df, path, writer_batch=(name, batch), **options).close()
+        try:
+            _KINDS[kind](df, path, writer_batch=(name, batch), **options).close()
+        except SemiStreamError as error:  # the query's error shows the whole stack of this thread
+            raise error.with_traceback(None) from None
 
     return write
 

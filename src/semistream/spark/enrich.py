@@ -24,6 +24,7 @@ from .masters import Master, Opened, budgets, make_step, open_all
 from .overhead import say_overhead
 from .progress import Counters
 from .schema import stream_schema as columns_of_stream
+from .ship import shipped
 from .shuffle import shuffled
 from .worker import EnrichTask, Step
 
@@ -99,7 +100,7 @@ def enrich(
     counters = Counters(df, [step.name for step in steps])
     task = EnrichTask(steps, counters.counting, None if stream_schema is None else incoming)
     ready = counters.before(shuffled(df, opened, steps, shuffle, partitions))
-    joined = ready.mapInArrow(task, from_arrow_schema(task.schema(incoming)))
+    joined = ready.mapInArrow(shipped(task), from_arrow_schema(task.schema(incoming)))
     return counters.after(joined)
 
 

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DamagedError, MasterError, SpecError
-from ..master import Master, from_locator
+from ..master import Master
 from ..master.store.place import Place, place_at
+from .reach import open_in_task
 
 RETAINED = 100  # micro-batches that Spark can go back, unless it is told otherwise
 ID = "pins.id"
@@ -112,7 +113,7 @@ class Pins:
         version, newest = self._read(name, locator), None
         if version is None:
             newest = (
-                have.newest() if have is not None else from_locator(locator | {"version": None})
+                have.newest() if have is not None else open_in_task(locator | {"version": None})
             )
             version = self._pin(name, locator, newest)
         for opened in (have, newest):
@@ -185,7 +186,7 @@ class Pins:
 
     def _open(self, name: str, locator: dict[str, Any], version: int) -> Master:
         try:
-            return from_locator(locator | {"version": version})
+            return open_in_task(locator | {"version": version}, remedy="")
         except DamagedError:
             raise
         except MasterError as error:

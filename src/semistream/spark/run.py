@@ -19,9 +19,11 @@ from ..master.store import format as fmt
 from ..master.store.place import Place
 from ..master.store.run import join_parts
 from ..master.store.write import Design
+from .cause import told_plainly
 from .frames import column
 from .run_task import RESULT, CodeTask, ShardTask, part_of
 from .schema import spark_type, stream_schema
+from .ship import shipped
 
 Watch = Callable[[str], AbstractContextManager[None]]  # gets the run's name, is open meanwhile
 
@@ -53,8 +55,8 @@ def write_run(
         else coded.repartitionByRange(partitions, code)
     )
     task = ShardTask(place.locator(), run, plan, kind, locator)
-    with watch(run):
-        rows = ranged.sortWithinPartitions(code).mapInArrow(task, RESULT).collect()
+    with watch(run), told_plainly():
+        rows = ranged.sortWithinPartitions(code).mapInArrow(shipped(task), RESULT).collect()
     results = [json.loads(row.result) for row in rows]
     parts = [part for result in results if (part := part_of(place, result)) is not None]
     joined = join_parts(place, run, plan, kind, parts)
@@ -74,7 +76,7 @@ def _with_code(df: DataFrame, plan: Design) -> DataFrame:
     if code is not None:
         return df.withColumn(fmt.CODE_COLUMN, code)
     fields = [*df.schema.fields, StructField(fmt.CODE_COLUMN, LongType())]
-    return df.mapInArrow(CodeTask(plan), StructType(fields))
+    return df.mapInArrow(shipped(CodeTask(plan)), StructType(fields))
 
 
 def fitting(df: DataFrame, plan: Design, kind: str) -> DataFrame:

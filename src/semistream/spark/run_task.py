@@ -13,13 +13,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..errors import StoreError
 from ..keys import codes_of, not_null
-from ..master import Store, from_locator
+from ..master import Store
 from ..master.store import format as fmt
 from ..master.store.change import write_piece
 from ..master.store.place import DATA, Place, place_at
 from ..master.store.run import Part, PartWriter
 from ..master.store.write import Design
+from .reach import SHARED, not_written, open_in_task
 
 I64 = NDArray[np.int64]
 RESULT = "result string"
@@ -59,6 +61,9 @@ class ShardTask:
             for codes, rows in _whole_codes(batches, self._schema, self.kind == "base"):
                 shard.add(codes, rows)
             result = shard.finish()
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            shard.abort()
+            raise not_written(str(place.data), error) from error
         except BaseException:
             shard.abort()
             raise
@@ -92,7 +97,7 @@ class _Shard:
             self._more += len(rows)
         else:
             if self._store is None:
-                opened = from_locator(task.locator)
+                opened = open_in_task(task.locator, remedy="")
                 assert isinstance(opened, Store)
                 self._store = opened
             self._more += write_piece(self._store, task.kind, self._open(), codes, rows)
@@ -134,7 +139,14 @@ def part_of(place: Place, result: dict[str, Any]) -> Part | None:
         return None
     tables = []
     for file in result["files"]:
-        tables.append(pa.ipc.open_file(pa.BufferReader(place.read(f"{DATA}/{file}"))).read_all())
+        try:
+            content = pa.BufferReader(place.read(f"{DATA}/{file}"))
+        except FileNotFoundError:
+            raise StoreError(
+                f"a task has written {place}/{DATA}/{file}, and the driver has no such file: "
+                f"{SHARED}"
+            ) from None
+        tables.append(pa.ipc.open_file(content).read_all())
         place.remove(f"{DATA}/{file}")
     index, claims = tables
     shard = fmt.Shard(**result["shard"])

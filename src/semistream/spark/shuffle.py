@@ -7,6 +7,7 @@ that number. Only the keys and the hash go through Python.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +20,10 @@ from ..errors import SpecError
 from ..keys import key_coder
 from ..master import Master
 from ..spec import ALGORITHMS
+from .frames import column
 from .masters import Opened
-from .run import column
 from .schema import stream_schema
+from .ship import shipped
 from .spread import CELLS, Spread
 from .worker import Step
 
@@ -87,13 +89,14 @@ def by_key(
     incoming, info = stream_schema(df), master.describe()
     coder = key_coder(on, incoming, info.schema)
     hashed, exact = _row_hash(df)
-    task = Spread(coder, n, _starts(master, n), exact)
+    task: Any = shipped(Spread(coder, n, _starts(master, n), exact))  # type: ignore[arg-type]
 
     # A function, since PySpark asks for its type hints. It is deterministic as Spark understands
     # it: the same rows in any order get the same targets. So a lost shuffle file costs just its
     # own map task; marked as nondeterministic, it would cost the whole stage.
     def target(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        return task(batches)
+        result: Iterator[pa.Array] = task(batches)
+        return result
 
     udf = F.arrow_udf(target, T.IntegerType())
     return df.repartitionById(n, udf(hashed, *[column(name) for name in coder.stream]))

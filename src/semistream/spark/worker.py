@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from ..errors import MasterError
 from ..join import SemiStreamJoin
-from ..master import Master, from_locator
+from ..master import Master
 from .declared import check_columns
 from .pins import Folder, Pins
+from .reach import open_in_task
 from .tally import Counting, TaskTally, Verb
 from .warm import BROKER, Wanted
 
@@ -111,7 +112,7 @@ class Step:
             return Pins(self.pins, batch).master(self.locator, have)
         if have is not None and have.describe().version == self.locator.get("version"):
             return have
-        return from_locator(self.locator)
+        return open_in_task(self.locator)
 
     def _check(self, join: SemiStreamJoin, stream: pa.Schema) -> None:
         """Another version may have other columns; what Spark was told cannot change."""
