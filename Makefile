@@ -17,7 +17,7 @@ help: ## this text
 	@echo "Start with 'make run'; before a change lands, 'make check test'."
 	@echo "More words for the command underneath go into ARGS:"
 	@echo "  make test ARGS=\"-k keys -x\"         only tests named like keys, stop at the first failure"
-	@echo "  make test ARGS=\"-n 0\"              in one process instead of two"
+	@echo "  make test ARGS=\"-n 0\"               in one process instead of two"
 	@echo "  make test ARGS=\"-m 'not slow'\"      leave out the slow ones"
 	@echo "  make bench ARGS=--help              what the benchmark can do"
 	@echo "  make bench-spark ROWS=100000000     a master of 100 M rows (15 GB of disk, and time)"
