@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from semistream.spark.pins import ID, RETAINED
+from semistream.spark.warm import SAVE
 
 from .campaign import Truth, differing
 
@@ -165,7 +166,8 @@ def _sales(files: list[Path]) -> NDArray[np.int64]:
 
 
 def _leftovers(folder: Path) -> Iterator[str]:
-    """Files of ours that should have gone: what kills cut short may stay for two micro-batches."""
+    """Files of ours that should have gone. What kills cut short may stay for two micro-batches, or
+    until a worker saves again what it has learnt."""
     commits = sorted(_names(folder / "checkpoint" / "commits").items())
     last = commits[-1][0]
     old = commits[-3][1].stat().st_mtime if len(commits) > 2 else 0.0
@@ -175,7 +177,9 @@ def _leftovers(folder: Path) -> Iterator[str]:
         if match is None or not last - RETAINED - 1 <= int(match[1]) <= last:
             yield str(path)
     scratch = [*(folder / "pins").rglob("*"), *(folder / "store").rglob(".*")]
-    scratch += (folder / "tmp").glob("semistream*/**/*.tmp")
     for path in sorted({p for p in scratch if p.is_file()} - kept - {folder / "pins" / ID}):
         if path.stat().st_mtime < old:
+            yield str(path)
+    for path in sorted((folder / "tmp").glob("semistream*/**/*.tmp")):
+        if path.stat().st_mtime < min(old, commits[-1][1].stat().st_mtime - 2 * SAVE):
             yield str(path)
