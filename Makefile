@@ -6,7 +6,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark chaos clean
+.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark chaos faults clean
 
 help: ## this text
 	@echo "semistream: join a stream with a master table larger than memory"
@@ -44,7 +44,7 @@ run: setup ## the demo: a live sales stream joined with 1 M products on local Sp
 
 test: setup ## all tests, in two processes
 	@scripts/ensure_servers.sh
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, format, types, import direction
 	$(BIN)/ruff check .
@@ -68,6 +68,9 @@ bench-lookups: setup ## measure lookups by key: the store, Parquet, PostgreSQL, 
 
 chaos: setup ## kill a streaming query 20 times while its master changes, check every row
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+faults: setup ## kill workers, executors and drivers N=100 times (SEED=1), check every row and micro-batch
+	$(BIN)/python -m benchmarks.faults --kills $(or $(N),100) --seed $(or $(SEED),1) $(ARGS)
 
 clean: ## remove .venv, caches and everything that runs have written
 	rm -rf .venv build dist src/*.egg-info bench-out demo-out spark-warehouse metastore_db derby.log
