@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -26,91 +25,12 @@ from typing import Any
 
 import psutil
 
-from .campaign import QUICK_JVM, SALES_SCHEMA, Campaign, kill, write
+from .campaign import Campaign, kill, write
+from .faults_query import FILES, query
 from .faults_verdict import Verdict, verdict
 
-FILES = 4  # at most, in a micro-batch; a task each
 PATIENCE = 180  # seconds
 KINDS = {"worker": 0.5, "executor": 0.35, "driver": 0.15}  # how often each is killed
-
-
-# --- the query ------------------------------------------------------------------------------------
-
-
-def query(folder: Path) -> None:
-    """Enrich until there is a file "finish", then what is left of the stream."""
-    from semistream.spark import enrich
-
-    spark = _session(folder)
-    stream = spark.readStream.schema(SALES_SCHEMA).option("maxFilesPerTrigger", FILES)
-    slow = stream.parquet(str(folder / "sales")).mapInArrow(
-        _trickle(str(folder / "tasks.log")), SALES_SCHEMA
-    )
-    ours = enrich(
-        slow, folder / "store", on="id", how="left", memory_per_task="2MB",
-        version_column="version", pins=folder / "pins",
-    )  # fmt: skip
-    writer = ours.writeStream.format("parquet")
-    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    running = writer.start(str(folder / "out"))
-    while not (folder / "finish").exists():
-        if running.awaitTermination(1):
-            raise RuntimeError("the query ended by itself")
-    running.processAllAvailable()
-    running.stop()
-    spark.stop()
-
-
-def _session(folder: Path) -> Any:
-    from pyspark.sql import SparkSession
-
-    config = {
-        "spark.driver.memory": "1g",
-        "spark.executor.memory": "512m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": QUICK_JVM,
-        "spark.executor.extraJavaOptions": QUICK_JVM,
-        "spark.local.dir": str(folder / "tmp"),
-        "spark.ui.enabled": "false",
-        # Kills are no reason to give up.
-        "spark.task.maxFailures": "10000",
-        "spark.deploy.maxExecutorRetries": "-1",
-        # A task per file, which gets its rows bit by bit.
-        "spark.sql.files.minPartitionNum": str(FILES),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
-        # The verdict reads what Spark would tidy up.
-        "spark.sql.streaming.minBatchesToRetain": "1000000",
-        "spark.sql.streaming.fileSource.log.deletion": "false",
-        "spark.sql.streaming.fileSink.log.deletion": "false",
-    }
-    master = "local-cluster[2,1,1024]"
-    spark = SparkSession.builder.master(master).config(map=config).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-def _trickle(log: str) -> Callable[..., Any]:
-    """A stage that notes every attempt at a task, and then lets rows through little by little: the
-    join that comes after it is in the middle of its rows at almost any moment."""
-
-    def trickle(batches):  # type: ignore[no-untyped-def]  # pickled into the workers as it is
-        import os
-        import random
-        import time
-
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        number = task.getLocalProperty("streaming.sql.batchId")
-        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(handle, f"{number} {task.partitionId()} {task.attemptNumber()}\n".encode())
-        os.close(handle)
-        for batch in batches:
-            time.sleep(random.uniform(0, 0.2))
-            yield batch
-
-    return trickle
 
 
 # --- the campaign ---------------------------------------------------------------------------------
@@ -219,6 +139,7 @@ class Faults(Campaign):
         return sum(line.split()[2] != "0" for line in lines)
 
     def strike(self, kind: str, driver: subprocess.Popen[bytes]) -> None:
+        """SIGKILL to one process, or to a driver and its JVM."""
         found: list[psutil.Process] = []
 
         def there() -> bool:
@@ -230,23 +151,27 @@ class Faults(Campaign):
             joining = [process for process in found if _maps(process, self.folder / "store")]
             aimed = joining and self.rng.random() < 0.7  # rather at the join than at what feeds it
             victim = self.rng.choice(joining if aimed else found)
+            batch = self.under_way()
             try:
-                family = psutil.Process(driver.pid).children(recursive=True)
-                batch = self.under_way()
-                victim.send_signal(signal.SIGKILL)
+                if kind == "driver":
+                    self._kill_driver(driver)
+                else:
+                    victim.kill()
                 break
             except psutil.NoSuchProcess:
                 continue  # it has ended by itself meanwhile
-        if kind == "driver":
-            for process in family:
-                if process.ppid() == driver.pid:  # its JVM
-                    process.kill()
-            driver.wait()
-            self._orphans += family
-        # What has been committed since then was not hit.
-        self.kills.append(
-            Kill(kind, batch if batch == self.under_way() else None, victim in joining)
-        )
+        if batch != self.under_way():
+            batch = None  # it was committed just then
+        self.kills.append(Kill(kind, batch, victim in joining))
+
+    def _kill_driver(self, driver: subprocess.Popen[bytes]) -> None:
+        """Its JVM first: left alone, that would end in good order. The executors find out."""
+        family = psutil.Process(driver.pid).children(recursive=True)
+        for process in [p for p in family if p.ppid() == driver.pid]:
+            process.kill()
+        driver.kill()
+        driver.wait()
+        self._orphans += family
 
 
 def kinds(kills: int, rng: random.Random) -> list[str]:
