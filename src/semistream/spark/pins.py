@@ -166,11 +166,11 @@ class Pins:
 
     def _forget_old(self) -> None:
         """Micro-batches that Spark cannot go back to need no version any more. Nor does anyone need
-        what a killed task left half way: who wrote before the pin of the micro-batch before the
-        last has written it by now, or never will."""
+        what a killed task left half way: who wrote before the pin of the last micro-batch has
+        written it by now, or never will."""
         files = self._place.list(self._batch.query)
         numbers = {file.name: file.name.partition("-")[0] for file in files}
-        before = [f.changed for f in files if numbers[f.name] == f"{self._batch.number - 2:012d}"]
+        before = [f.changed for f in files if numbers[f.name] == f"{self._batch.number - 1:012d}"]
         for file in files:
             number = numbers[file.name]
             old = number.isdigit() and int(number) < self._batch.number - RETAINED
