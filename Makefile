@@ -6,7 +6,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark chaos clean
+.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark chaos faults clean
 
 help: ## this text
 	@echo "semistream: join a stream with a master table larger than memory"
@@ -17,7 +17,7 @@ help: ## this text
 	@echo "Start with 'make run'; before a change lands, 'make check test'."
 	@echo "More words for the command underneath go into ARGS:"
 	@echo "  make test ARGS=\"-k keys -x\"         only tests named like keys, stop at the first failure"
-	@echo "  make test ARGS=\"-n 0\"              in one process instead of two"
+	@echo "  make test ARGS=\"-n 0\"               in one process instead of two"
 	@echo "  make test ARGS=\"-m 'not slow'\"      leave out the slow ones"
 	@echo "  make bench ARGS=--help              what the benchmark can do"
 	@echo "  make bench-spark ROWS=100000000     a master of 100 M rows (15 GB of disk, and time)"
@@ -44,7 +44,7 @@ run: setup ## the demo: a live sales stream joined with 1 M products on local Sp
 
 test: setup ## all tests, in two processes
 	@scripts/ensure_servers.sh
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, format, types, import direction
 	$(BIN)/ruff check .
@@ -68,6 +68,9 @@ bench-lookups: setup ## measure lookups by key: the store, Parquet, PostgreSQL, 
 
 chaos: setup ## kill a streaming query 20 times while its master changes, check every row
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+faults: setup ## kill workers, executors and drivers N=100 times (SEED=1), check every row and micro-batch
+	$(BIN)/python -m benchmarks.faults --kills $(or $(N),100) --seed $(or $(SEED),1) $(ARGS)
 
 clean: ## remove .venv, caches and everything that runs have written
 	rm -rf .venv build dist src/*.egg-info bench-out demo-out spark-warehouse metastore_db derby.log

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,6 +158,18 @@ def test_old_files_go(tmp_path) -> None:
         hot.save_hot(f"join {i}", b"learnt")
     assert len(list(Path(tempfile.gettempdir()).glob("*/hot/*"))) == hot.MOST_FILES
     assert hot.load_hot(f"join {hot.MOST_FILES + 4}") == b"learnt"
+
+
+def test_what_killed_workers_were_writing_goes() -> None:
+    hot.save_hot("join", b"learnt")
+    (kept,) = Path(tempfile.gettempdir()).glob("*/hot/*.hot")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    mine, dead = (kept.with_suffix(f".{pid}.tmp") for pid in (os.getppid(), ended.pid))
+    for half in (mine, dead):
+        half.touch()
+    hot.save_hot("join", b"learnt more")
+    assert sorted(kept.parent.iterdir()) == sorted([kept, mine])
 
 
 def test_the_same_question_twice_in_one_task(stores, clock) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-import runpy
+import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from threading import Event, Thread
 
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 from spark_data import (
@@ -30,6 +29,8 @@ from spark_data import (
 )
 
 import semistream as ss
+from benchmarks.faults import Faults
+from benchmarks.faults_verdict import FAULTS, verdict
 from semistream.spark import build_store, enrich
 from semistream.testing import assert_same_rows, oracle
 
@@ -157,113 +158,86 @@ def test_a_worker_killed_while_it_writes_a_shard(spark, tmp_path) -> None:
     assert {file.name for file in (path / "data").iterdir()} == names
 
 
-# --- the driver -----------------------------------------------------------------------------------
-
-SCRIPT = """
-import os, sys, time
-
-def run(spark, folder, **trigger):
-    from semistream.spark import enrich
-
-    gate, reached = folder + "/gate", folder + "/reached"
-
-    def wait(batches):
-        for batch in batches:
-            yield batch
-            while os.path.exists(gate) and 450 in batch.column("sale").to_pylist():
-                open(reached, "w").close()
-                time.sleep(0.05)
-
-    files = folder + "/sales"
-    schema = spark.read.parquet(files).schema
-    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(files)
-    stream = stream.mapInArrow(wait, schema)
-    ours = enrich(stream, folder + "/store", on="id", how="left", memory_per_task="400kB")
-    writer = ours.writeStream.format("parquet").trigger(**trigger)
-    writer = writer.option("checkpointLocation", folder + "/checkpoint")
-    return writer.start(folder + "/out")
-
-if __name__ == "__main__":
-    from pyspark.sql import SparkSession
-
-    config = dict(pair.split("=", 1) for pair in sys.argv[2:])
-    spark = SparkSession.builder.master("local[2,4]").config(map=config).getOrCreate()
-    run(spark, sys.argv[1], processingTime="0 seconds").awaitTermination()
-"""
+# --- a campaign: workers, executors and drivers ---------------------------------------------------
 
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a JVM that starts fast
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory) -> Faults:
+    made = Faults(tmp_path_factory.mktemp("faults") / "campaign", seed=7)
+    made.run(kills=5)
+    return made
 
 
-class Driver:
-    """A query in a process of its own, with its own JVM and workers."""
-
-    def __init__(self, script: Path, folder: Path) -> None:
-        log_config = Path(__file__).with_name("log4j2.properties").as_uri()
-        options = f"{SHORT_LIVED} -Dlog4j2.configurationFile={log_config}"
-        config = {
-            "spark.driver.memory": "1g",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": options,
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
-            "spark.ui.enabled": "false",
-        }
-        words = [sys.executable, str(script), str(folder), *(f"{k}={v}" for k, v in config.items())]
-        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        self.log = folder / f"driver-{time.monotonic_ns()}.log"
-        with open(self.log, "w") as log:
-            self.process = subprocess.Popen(
-                words, env=os.environ | python, start_new_session=True, stdout=log, stderr=log
-            )
-
-    def wait_for(self, what: str, condition: Callable[[], object]) -> None:
-        wait_for(what, lambda: self.process.poll() is not None or condition())
-        assert self.process.poll() is None, f"the driver ended by itself: {self.log.read_text()}"
-
-    def kill(self) -> None:
-        """SIGKILL to the driver and its JVM; the workers lose their JVM and end by themselves."""
-        family = psutil.Process(self.process.pid).children(recursive=True)
-        assert any("java" in process.name() for process in family)
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        _, left = psutil.wait_procs(family, timeout=30)
-        for process in left:
-            process.kill()
+def test_kills_of_every_kind(campaign) -> None:
+    """On a cluster in processes of its own, while the master changes. `make faults` does more."""
+    found = verdict(campaign.folder, campaign.seed)
+    assert found.clean, str(found)
+    assert found.rows == campaign.files * campaign.sales > 0
+    assert {kill.kind for kill in campaign.kills} == {"worker", "executor", "driver"}
+    assert any(kill.batch is not None for kill in campaign.kills), "none hit a micro-batch"
+    assert campaign.repeated(), "Spark had to repeat no task"
+    assert found.versions > 1
 
 
-def test_the_driver_killed_and_restarted(spark, tmp_path) -> None:
-    """Killed after some commits, killed again within a micro-batch, then run to the end from the
-    checkpoint: the Parquet sink has every row once."""
-    sales = sales_table(600, [*range(3_300), *[7] * 300, None])
-    write_files(sales, tmp_path / "sales", 8)  # 75 rows in each micro-batch
-    ss.Store.create(tmp_path / "store", MASTER, key="id", page_bytes=2048).close()
-    script = tmp_path / "query.py"
-    script.write_text(SCRIPT)
-    (tmp_path / "gate").touch()  # the micro-batch of the seventh file waits half way
+def change(**values: object) -> Callable[[Path], None]:
+    """Other values in a row of the first micro-batch that has a match."""
 
-    def commits() -> int:
-        return len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
+    def damage(folder: Path) -> None:
+        rewrite(folder, lambda row: [row | values])
 
-    seen = []
-    for what, condition in (
-        ("the second commit", lambda: commits() >= 2),
-        ("the gate", lambda: (tmp_path / "reached").exists()),
-    ):
-        driver = Driver(script, tmp_path)
-        try:
-            driver.wait_for(what, condition)
-        finally:
-            driver.kill()
-        seen.append(commits())
-    assert 2 <= seen[0] < seen[1] < 8, "killed twice in the middle, at different points"
-    out = str(tmp_path / "out")
-    under_way = spark.read.parquet(out).where("sale = 450")
-    assert under_way.count() == 0, "the second kill came after its micro-batch"
-    (tmp_path / "gate").unlink()
-    query = runpy.run_path(str(script))["run"](spark, str(tmp_path), availableNow=True)
-    assert query.awaitTermination(PATIENCE)
-    assert commits() > seen[1]
-    result = spark.read.parquet(out).toArrow()
-    assert_same_rows(result, oracle(sales, MASTER, "id", "left"))
+    return damage
+
+
+def rewrite(folder: Path, replace: Callable[[dict], list[dict]]) -> None:
+    log = (folder / "out" / "_spark_metadata" / "0").read_text().splitlines()
+    file = folder / "out" / Path(json.loads(log[1])["path"]).name
+    table = pq.read_table(file)
+    rows = table.to_pylist()
+    at = next(i for i, row in enumerate(rows) if row["payload"] is not None)
+    rows[at : at + 1] = replace(rows[at])
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), file)
+
+
+def swap_batches(folder: Path) -> None:
+    logs = [folder / "out" / "_spark_metadata" / name for name in "01"]
+    first, second = (log.read_text() for log in logs)
+    logs[0].write_text(second)
+    logs[1].write_text(first)
+
+
+def forget_a_file(folder: Path) -> None:
+    log = folder / "out" / "_spark_metadata" / "1"
+    log.write_text("\n".join(log.read_text().splitlines()[:-1]))
+
+
+def leave_half_a_pin(folder: Path) -> None:
+    (folder / "pins" / "half.tmp").touch()
+    os.utime(folder / "pins" / "half.tmp", (1, 1))
+
+
+DAMAGES = {
+    "a row is gone": (["lost", "unbalanced"], lambda at: rewrite(at, lambda row: [])),
+    "a row twice": (["duplicated", "unbalanced"], lambda at: rewrite(at, lambda row: [row, row])),
+    "a row too many": (
+        ["extra", "unbalanced"],
+        lambda at: rewrite(at, lambda row: [row, row | {"sale": 10**9}]),
+    ),
+    "another payload": (["wrong"], change(payload="of nobody")),
+    "another file's number": (["wrong"], change(file=-1)),
+    "another version": (["wrong", "mixed"], change(version=10**6)),
+    "rows of another micro-batch": (["unbalanced"], swap_batches),
+    "a file that is not committed": (["lost", "unbalanced"], forget_a_file),
+    "a file left behind": (["left"], leave_half_a_pin),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_verdict_sees(damage, campaign, tmp_path) -> None:
+    for name in ("checkpoint", "out", "pins", "sales", "store"):
+        shutil.copytree(campaign.folder / name, tmp_path / name)
+    shutil.copy(campaign.folder / "writer.jsonl", tmp_path)
+    expected, do = DAMAGES[damage]
+    do(tmp_path)
+    found = verdict(tmp_path, campaign.seed)
+    assert [name for name in FAULTS if getattr(found, name)] == expected
+    assert not found.clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,6 +71,24 @@ def test_old_pins_go(store, tmp_path) -> None:
         version_of(tmp_path, batch, store, query)
     left = {(p.parent.name, int(p.name[:12])) for p in tmp_path.rglob("*.pin")}
     assert left == {("q", 2), ("q", 102), ("other", 0)}
+
+
+def test_what_killed_tasks_left_goes(store, tmp_path) -> None:
+    """A file on its way to be a pin stays while its task may be alive: for two micro-batches."""
+    query = tmp_path / "q"
+    half = query / f".{'0' * 32}.tmp"
+    there = []
+    for batch in range(4):
+        version_of(tmp_path, batch, store)
+        (pin,) = query.glob(f"*{batch}-*.pin")
+        os.utime(pin, (1_700_000_000 + batch,) * 2)
+        if batch == 0:
+            half.write_bytes(b"{")
+            (query / "something else.tmp").touch()
+            os.utime(half, (1_700_000_000.5,) * 2)
+        there.append(half.exists())
+    assert there == [True, True, False, False]
+    assert len(list(query.iterdir())) == 5, "nothing else is removed"
 
 
 def test_pinned_versions_do_not_expire(store, tmp_path) -> None:

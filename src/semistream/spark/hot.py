@@ -38,6 +38,7 @@ def save_hot(identity: str, learnt: bytes) -> None:
         target = _file(identity)
         if not target.exists():
             _forget_oldest(target.parent)
+        _forget_halves(target.parent)
         half = target.with_suffix(f".{os.getpid()}.tmp")
         try:
             half.write_bytes(_check(learnt) + learnt)
@@ -58,3 +59,21 @@ def _forget_oldest(folder: Path) -> None:
     files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)
     for file in files[: max(0, len(files) - MOST_FILES + 1)]:
         file.unlink(missing_ok=True)
+
+
+def _forget_halves(folder: Path) -> None:
+    """What workers were writing when they were killed."""
+    for half in folder.glob("*.tmp"):
+        owner = half.name.split(".")[-2]
+        if owner.isdigit() and not _alive(int(owner)):
+            half.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's by now
+    return True

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from .reach import open_in_task
 
 RETAINED = 100  # micro-batches that Spark can go back, unless it is told otherwise
 ID = "pins.id"
+TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")  # a pin on its way
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's local properties
 
 
@@ -177,10 +179,16 @@ class Pins:
         return version
 
     def _forget_old(self) -> None:
-        """Micro-batches that Spark cannot go back to need no version any more."""
-        for file in self._place.list(self._batch.query):
-            number = file.name.partition("-")[0]
-            if number.isdigit() and int(number) < self._batch.number - RETAINED:
+        """Micro-batches that Spark cannot go back to need no version any more. Nor does anyone need
+        what a killed task left half way: who wrote before the pin of the last micro-batch has
+        written it by now, or never will."""
+        files = self._place.list(self._batch.query)
+        numbers = {file.name: file.name.partition("-")[0] for file in files}
+        before = [f.changed for f in files if numbers[f.name] == f"{self._batch.number - 1:012d}"]
+        for file in files:
+            number = numbers[file.name]
+            old = number.isdigit() and int(number) < self._batch.number - RETAINED
+            if old or (TEMPORARY.fullmatch(file.name) and file.changed < min(before, default=0)):
                 with suppress(OSError):  # the next micro-batch will try again
                     self._place.remove(f"{self._batch.query}/{file.name}")
 

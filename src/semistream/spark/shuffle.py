@@ -89,7 +89,7 @@ def by_key(
     incoming, info = stream_schema(df), master.describe()
     coder = key_coder(on, incoming, info.schema)
     hashed, exact = _row_hash(df)
-    task: Any = shipped(Spread(coder, n, _starts(master, n), exact))  # type: ignore[arg-type]
+    task: Any = shipped(Spread(coder, n, _starts(master, n), exact))
 
     # A function, since PySpark asks for its type hints. It is deterministic as Spark understands
     # it: the same rows in any order get the same targets. So a lost shuffle file costs just its
