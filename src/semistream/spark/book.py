@@ -54,11 +54,9 @@ class _Execution:
     """One action: the tasks of one call's frame, each with an entry per join."""
 
     parts: dict[int, tuple[int, list[Entry]]] = field(default_factory=dict)
-    total: list[Entry] | None = None
+    total: list[Entry] | None = None  # instead of the parts, once it is closed
 
     def take(self, partition: int, attempt: int, joins: list[Entry]) -> None:
-        if self.total is not None:
-            return  # a straggler: its partition is in the sum already
         # Names of ours: each report came with a copy of its own.
         joins = [{name: entry.get(name) for name in _NAMES} | {"tasks": 1} for entry in joins]
         before = self.parts.get(partition)
@@ -109,7 +107,7 @@ class _Unit:
         for call, executions in self.calls.items():
             best = _best(executions)
             best.close()
-            self.calls[call] = {"closed": best}
+            self.calls[call] = {"closed": best}  # a straggler covers less
 
     def sums(self) -> list[tuple[str, int, Entry]]:
         """(call, position of the join, its counters)"""
@@ -121,9 +119,8 @@ class _Unit:
 
 
 def _best(executions: dict[str, _Execution]) -> _Execution:
-    return max(
-        reversed(executions.values()), key=lambda e: e.covered
-    )  # of equals the first: newest
+    newest_first = reversed(executions.values())
+    return max(newest_first, key=lambda each: each.covered)  # of equals the first
 
 
 Found = list[tuple[int | None, str, int, Entry]]  # micro-batch, call, position, counters

@@ -29,7 +29,7 @@ def watch(
 
 
 class _Watch(StreamingQueryListener):
-    """Whatever goes wrong here, the query must go on: it waits for its listeners."""
+    """Whatever goes wrong with the file, the query must go on."""
 
     def __init__(self, log: bool, file: str | None) -> None:
         self._log, self._file, self._failed = log, file, False
