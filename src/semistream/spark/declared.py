@@ -15,8 +15,8 @@ def check_columns(found: pa.Schema, declared: pa.Schema) -> None:
     )
     if not same:
         raise SpecError(
-            f"the stream has the columns {_words(found)}, but stream_schema= says "
-            f"{_words(declared)}; say it as it is, or cast the columns before"
+            f"the stream has the columns {in_words(found)}, but stream_schema= says "
+            f"{in_words(declared)}; say it as it is, or cast the columns before"
         )
 
 
@@ -35,5 +35,5 @@ def _same(found: pa.DataType, declared: pa.DataType) -> bool:
     return bool(narrow.get(found, found) == narrow.get(declared, declared))
 
 
-def _words(schema: pa.Schema) -> str:
+def in_words(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "none"

@@ -14,7 +14,7 @@ import pyarrow as pa
 from ..errors import MasterError
 from ..join import SemiStreamJoin
 from ..master import Master
-from .declared import check_columns
+from .declared import check_columns, in_words
 from .pins import Folder, Pins
 from .reach import open_in_task
 from .tally import Counting, TaskTally, Verb
@@ -120,8 +120,8 @@ class Step:
         if not found.equals(self.added):
             name = join.master.describe().name
             raise MasterError(
-                f"the columns of {name} are others now: {_words(found)} instead of "
-                f"{_words(self.added)}; start the query again"
+                f"the columns of {name} are others now: {in_words(found)} instead of "
+                f"{in_words(self.added)}; start the query again"
             )
 
     def _identity(self, stream: pa.Schema) -> str:
@@ -190,7 +190,3 @@ class EnrichTask:
                 yield done
             else:
                 yield from self._on(joins, at + 1, joins[at + 1].push, done, tally=tally)
-
-
-def _words(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema) or "none"
