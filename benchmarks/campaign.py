@@ -195,6 +195,21 @@ def kill(process: subprocess.Popen[bytes]) -> None:
         return
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    _, left = psutil.wait_procs(family, timeout=30)
-    for other in left:
+    for other in await_end(family, 30):
         other.kill()
+
+
+def await_end(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that still live after so long. They need not be children of ours, and their ids may
+    belong to others by now, which psutil's own way of waiting does not take well."""
+    end = time.monotonic() + seconds
+    while (left := [one for one in processes if _lives(one)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

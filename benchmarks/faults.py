@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from .campaign import Campaign, kill, write
+from .campaign import Campaign, await_end, kill, write
 from .faults_query import FILES, query
 from .faults_verdict import Verdict, verdict
 
@@ -88,7 +88,7 @@ class Faults(Campaign):
         finally:
             kill(driver)
             kill(writer)
-            _, left = psutil.wait_procs(self._orphans, timeout=60)
+            left = await_end(self._orphans, 60)
             for process in left:
                 process.kill()
         assert not left, f"processes outlived their driver by a minute: {left}"
