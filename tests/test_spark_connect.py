@@ -134,7 +134,8 @@ def test_a_pipeline(connect_server: ConnectServer, tmp_path: Path, monkeypatch, 
 
 
 def test_a_pipeline_must_name_columns(connect_server: ConnectServer, tmp_path: Path) -> None:
-    """The function of a pipeline that does not is told how, before anything runs."""
+    """The function of a pipeline that does not is told how, before anything runs. One that does may
+    also shuffle."""
     ss.Store.create(tmp_path / "store", pa.table({"id": [1]}), key="id").close()
     (tmp_path / "spark-pipeline.yml").write_text(
         f"name: wrong\nstorage: {tmp_path.as_uri()}\nlibraries: [{{glob: {{include: wrong.py}}}}]\n"
@@ -143,10 +144,17 @@ def test_a_pipeline_must_name_columns(connect_server: ConnectServer, tmp_path: P
         "from pyspark import pipelines as dp\n"
         "from semistream.spark import enrich\n\n"
         "@dp.table\n"
+        "def right():\n"
+        f"    return enrich(spark.readStream.table('sold'), {str(tmp_path / 'store')!r}, on='id',\n"
+        "                  stream_schema='id bigint', shuffle='key', partitions=2)\n\n"
+        "print('right')\n\n"
+        "@dp.table\n"
         "def wrong():\n"
         f"    return enrich(spark.readStream.table('sold'), {str(tmp_path / 'store')!r}, on='id')\n"
     )
-    with pytest.raises(AssertionError, match=r'SpecError: .*stream_schema="id bigint'):
+    with pytest.raises(
+        AssertionError, match=r'(?s)\nright\n.*SpecError: .*stream_schema="id bigint'
+    ):
         connect_server.run(
             "-m", "pyspark.pipelines.cli", "dry-run", "--spec", tmp_path / "spark-pipeline.yml"
         )
