@@ -208,6 +208,21 @@ def test_the_warm_join_moves(store, tmp_path, monkeypatch) -> None:
         BROKER.drop(warm_joins())
 
 
+def test_a_warm_join_notices_a_store_built_anew(store, tmp_path, monkeypatch) -> None:
+    """Its own files are gone but still mapped, and the new store has the same version number."""
+    task = task_of(store, pins=Folder.at(str(tmp_path / "pins")))
+    keys = pa.record_batch({"id": pa.array(range(20), pa.int64())})
+    monkeypatch.setattr(Batch, "running", lambda: Batch("q", 0))
+    assert sum(batch.num_rows for batch in task(iter([keys]))) == 20
+    shutil.rmtree(store)
+    ss.Store.create(store, rows(1), key="id").close()
+    assert sum(batch.num_rows for batch in task(iter([keys]))) == 20, "a replay has its pin"
+    monkeypatch.setattr(Batch, "running", lambda: Batch("q", 1))
+    with pytest.raises(ss.MasterError, match="built anew since the query began"):
+        list(task(iter([keys])))
+    assert not warm_joins()
+
+
 def test_other_columns_than_planned(store) -> None:
     """What a task adds is what the driver told Spark, or an error."""
     planned = pa.schema([("name", pa.string()), ("price", pa.float64())])

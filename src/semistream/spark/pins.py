@@ -117,6 +117,11 @@ class Pins:
             newest = (
                 have.newest() if have is not None else open_in_task(locator | {"version": None})
             )
+            if _identity(newest.locator()) != _identity(locator):
+                raise MasterError(
+                    f"{locator['path']} was deleted and built anew since the query began; start "
+                    "it again"
+                )
             version = self._pin(name, locator, newest)
         for opened in (have, newest):
             if opened is not None and opened.describe().version == version:
