@@ -88,6 +88,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--streams", type=names, default=["half"], help=", ".join(STREAMS))
     parser.add_argument("--masters", type=names, default=["mapped", "read", "postgresql"])
     parser.add_argument("--partitions", type=names, default=["4"], help="such as 2,4,8")
+    parser.add_argument("--ways", type=names, default=list(WAYS), help=", ".join(WAYS))
     parser.add_argument("--memory", default="8MB", help="per task")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
@@ -208,9 +209,9 @@ def cell(
 ) -> list[Row]:
     """All ways in turns; one turn first that does not count."""
     stream = spark.read.parquet(str(path))
-    runs: dict[str, list[Row]] = {way: [] for way in WAYS}
+    runs: dict[str, list[Row]] = {way: [] for way in a.ways}
     for turn in range(a.repeat + 1):
-        for way in WAYS:
+        for way in a.ways:
             found = measure(spark, stream, master, way, partitions, a.memory)
             if turn:
                 runs[way].append(found)
