@@ -88,6 +88,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--streams", type=names, default=["half"], help=", ".join(STREAMS))
     parser.add_argument("--masters", type=names, default=["mapped", "read", "postgresql"])
     parser.add_argument("--partitions", type=names, default=["4"], help="such as 2,4,8")
+    parser.add_argument("--ways", type=names, default=list(WAYS), help=", ".join(WAYS))
     parser.add_argument("--memory", default="8MB", help="per task")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
@@ -154,10 +155,11 @@ def measure(
     done = progress(joined)
     budget = parse_bytes(memory, master.describe().bytes)
     assert all(each.budget_bytes == budget for each in done), "a join shared its memory"
-    tasks = task_seconds(spark, run)
+    tasks, rows = task_metrics(spark, run)
     assert len(tasks) == partitions, (way, len(tasks))
     return {
         "slowest/median": max(tasks) / statistics.median(tasks),
+        "rows most/median": max(rows) / statistics.median(rows) if any(rows) else None,
         "median task": statistics.median(tasks),
         "seconds": seconds,
         "pages": sum(each.pages_read or 0 for each in done),
@@ -191,16 +193,17 @@ def forget_in_some(spark: SparkSession, folder: Path, turn: int) -> None:
     spark.range(0, CORES, 1, CORES).mapInArrow(end, "id bigint").collect()
 
 
-def task_seconds(spark: SparkSession, group: str) -> list[float]:
-    """What Spark says each task of the last stage took."""
+def task_metrics(spark: SparkSession, group: str) -> tuple[list[float], list[int]]:
+    """What Spark says of each task of the last stage: seconds, and rows from a shuffle."""
     context = spark.sparkContext
     context._jsc.sc().listenerBus().waitUntilEmpty()  # or the last tasks have no times yet
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stage = max(stage for job in jobs if job is not None for stage in job.stageIds)
     tasks = context._jsc.sc().statusStore().taskList(stage, 0, 10_000)
-    found = [tasks.apply(i).taskMetrics().get().executorRunTime() for i in range(tasks.size())]
-    return [milliseconds / 1e3 for milliseconds in found]
+    found = [tasks.apply(i).taskMetrics().get() for i in range(tasks.size())]
+    seconds = [task.executorRunTime() / 1e3 for task in found]
+    return seconds, [task.shuffleReadMetrics().recordsRead() for task in found]
 
 
 def cell(
@@ -208,9 +211,9 @@ def cell(
 ) -> list[Row]:
     """All ways in turns; one turn first that does not count."""
     stream = spark.read.parquet(str(path))
-    runs: dict[str, list[Row]] = {way: [] for way in WAYS}
+    runs: dict[str, list[Row]] = {way: [] for way in a.ways}
     for turn in range(a.repeat + 1):
-        for way in WAYS:
+        for way in a.ways:
             found = measure(spark, stream, master, way, partitions, a.memory)
             if turn:
                 runs[way].append(found)
@@ -220,6 +223,8 @@ def cell(
 def summary(found: Sequence[Row]) -> Row:
     row: dict[str, Any] = {}
     for name in found[0]:
+        if found[0][name] is None:
+            continue
         values = spread(float(run[name]) for run in found)
         row[name] = values.median
         if name in ("slowest/median", "seconds"):

@@ -138,18 +138,20 @@ def test_rows_that_differ_have_other_hashes(spark) -> None:
 
 
 def test_auto(spark, store, postgresql) -> None:
-    """Where a page or key that two tasks need is read twice."""
+    """Where a page that two tasks need is read twice."""
     table = load(postgresql, MASTER, ["id"])
     masters = {
         "mapped": (store, False),
         "read": (ss.Store.open(store, io="pread"), True),
-        "database": (ss.open_master(postgresql.url(), "id", table=table), True),
+        "database": (ss.open_master(postgresql.url(), "id", table=table), False),
     }
     for name, (master, shuffles) in masters.items():
         options = {"on": "id", "how": "left", "memory_per_task": "3MB", "algorithm": "sweepjoin"}
         ours = enrich(frame(spark, SALES), master, **options, shuffle="auto", partitions=4)
         assert ("Exchange " in plan_of(ours)) is shuffles, name
         assert_same_rows(ours.toArrow(), oracle(SALES, MASTER, "id", "left"), name)
+    forced = enrich(frame(spark, SALES), masters["database"][0], **options, shuffle="key")
+    assert_same_rows(forced.toArrow(), oracle(SALES, MASTER, "id", "left"), "forced")
     whole = enrich(frame(spark, SALES), masters["read"][0], on="id", shuffle="auto")
     assert "Exchange " not in plan_of(whole)  # it fits into memory: each task loads it all
 

@@ -65,8 +65,10 @@ def shuffled(
 
 
 def _pays(master: Master, step: Step) -> bool:
-    """The rule of shuffle="auto": a page or key that two tasks need is read twice."""
-    return ALGORITHMS[step.algorithm].needs == "index" and not master.mapped
+    """The rule of shuffle="auto": a page that two tasks need is read twice. Databases are asked for
+    keys, of which tasks share few unless they are hot, and those a join has in memory."""
+    read = not master.mapped and not master.by_key
+    return read and ALGORITHMS[step.algorithm].needs == "index"
 
 
 def by_key(
