@@ -75,8 +75,10 @@ def look(spark: SparkSession, store: str) -> list[Any]:
     return every.mapInArrow(visit, schema).collect()
 
 
-def test_the_join_stays_warm_between_micro_batches(spark, store, tmp_path) -> None:
+def test_the_join_stays_warm_between_micro_batches(spark, store, tmp_path, monkeypatch) -> None:
     """Keys of the first micro-batch are answered from memory in later ones, by the same join."""
+    # Another environment, other workers: joins of other tests would share the memory.
+    monkeypatch.setitem(spark.sparkContext.environment, "TEST_POOL", tmp_path.name)
     table = master_table([*range(KEYS)])
     keys = pa.array([i % 50 for i in range(400)], pa.int64())  # each often enough to be kept
     first = sales_table(400, [0]).set_column(1, "id", keys)
