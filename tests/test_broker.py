@@ -7,6 +7,7 @@ import random
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,38 @@ def test_the_memory_of_a_join_is_not_part_of_what_it_is(stores, clock) -> None:
     (other,) = warm_joins()
     assert other is not join
     assert other.budget == 300_000
+
+
+def test_a_master_that_outgrows_the_algorithm(tmp_path, clock) -> None:
+    """What "auto" chose on the driver may not fit any more; then it chooses again."""
+    store = ss.Store.create(tmp_path / "m", MASTER.slice(0, 300), key="id", page_bytes=1024)
+    step = task_of(tmp_path / "m", algorithm="memory", memory=300_000, auto=True).steps[0]
+    batch = sales(500)
+    list(EnrichTask([step])(iter([batch])))
+    assert [join.algorithm.name for join in warm_joins()] == ["memory"]
+    store.append(MASTER.slice(300)).close()
+    newer = replace(step, locator=ss.Store.open(tmp_path / "m").locator())
+    out = list(EnrichTask([newer])(iter([batch])))
+    assert [join.algorithm.name for join in warm_joins()] == ["sweepjoin"]
+    assert_same_rows(out, oracle(pa.Table.from_batches([batch]), MASTER, "id", "left"))
+    BROKER.drop(warm_joins())
+    with pytest.raises(ss.BudgetError):
+        list(EnrichTask([replace(newer, auto=False)])(iter([batch])))
+
+
+def test_what_was_learnt_and_does_not_work_is_forgotten(stores, clock, monkeypatch) -> None:
+    task = task_of(stores[0], memory=400_000)
+    run(task, sales())
+    BROKER.drop(warm_joins())
+    kept = list(Path(tempfile.gettempdir()).glob("*/hot/*.hot"))
+    assert kept
+
+    def fails(self: ss.SemiStreamJoin, learnt: bytes) -> None:
+        if learnt:
+            raise ss.OverrunError("too much", 1)
+
+    monkeypatch.setattr(ss.SemiStreamJoin, "learn", fails)
+    monkeypatch.setattr(warm, "save_hot", lambda name, learnt: None)
+    run(task, sales(300, seed=9))
+    assert not kept[0].exists()
+    assert len(warm_joins()) == 1

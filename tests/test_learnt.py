@@ -161,3 +161,43 @@ def test_where_pages_must_be_read_learning_has_an_end(tmp_path) -> None:
         join.learn(learnt)
         assert 0 < store.traffic.bytes - before < 2 * join.budget
         assert store.traffic.bytes - before < store.describe().bytes
+
+
+@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("memory", ["1MB", "400kB"])
+def test_many_rows_to_a_key_stay_within_the_budget(tmp_path, io, memory) -> None:
+    """Also in a join that is smaller than the one that learnt."""
+    ids = [i // 50 for i in range(20_000)]
+    table = pa.table({"id": ids, "name": [f"{i:050}" for i in range(20_000)]})
+    ss.Store.create(tmp_path / "m", table, key="id", page_bytes=4096).close()
+    store = ss.Store.open(tmp_path / "m", io=io)
+    keys = (np.random.default_rng(1).zipf(1.3, 3_000) - 1) % 450
+    batch = pa.record_batch({"id": pa.array(keys, pa.int64())})
+    with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="1MB") as join:
+        for _ in range(3):
+            run(join, batch)
+        learnt = join.learnt()
+    assert learnt
+    with ss.SemiStreamJoin(
+        store, "id", algorithm="sweepjoin", memory=memory, stream_schema=batch.schema
+    ) as join:
+        join.learn(learnt)
+        assert join.stats.peak_bytes <= join.budget
+        before = join.stats.front_hits
+        run(join, batch.slice(0, 200))
+        assert join.stats.front_hits - before > 50 or memory == "400kB"
+
+
+def test_the_hottest_are_chosen_without_sorting_all() -> None:
+    from semistream.grouptable import BLOCK, Groups, GroupTable
+
+    rng = np.random.default_rng(2)
+    n = 3 * BLOCK
+    table = GroupTable(2 * n)
+    uses = rng.permutation(n).astype(np.uint32)
+    table.put(Groups(np.arange(n), np.zeros(n, np.int64), np.ones(n, np.int32), uses))
+    for most in (None, 0, 1, 100, n, 2 * n):
+        codes, found = table.hottest(most)
+        best = np.argsort(-uses.astype(np.int64))[:most]
+        assert found.tolist() == uses[best].tolist()
+        assert codes.tolist() == best.tolist()

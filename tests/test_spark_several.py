@@ -185,6 +185,16 @@ def test_wrong_lists(spark, paths) -> None:
         assert enrich(df, masters, memory_per_task=short.value.least).count()
 
 
+def test_too_little_for_one_of_several(spark, paths) -> None:
+    """What to change is said in terms of the call, and works."""
+    df, c = frame(spark, SALES), Master(paths["c"], ON_WHO)
+    with pytest.raises(ss.BudgetError, match=r"memory=\d+\), and memory_per_task=") as short:
+        enrich(df, [Master(paths["p"], "id", memory="1kB"), c], memory_per_task="2MB")
+    needs = short.value.least - 2_000_000 + 1_000
+    more = Master(paths["p"], "id", memory=needs)
+    assert enrich(df, [more, c], memory_per_task=short.value.least).columns
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 
@@ -200,6 +210,10 @@ def test_memory_is_divided_by_size() -> None:
     assert 0.9 * budget < sum(shares), "nothing is left over"
     assert sum(divide([small, middle], 10**9)) > 0.9 * 10**9
     assert divide([], 5) == []
+    wide = open_master(pa.table({"id": [1], "blob": ["x" * 2_000_000]}), "id").describe(), False
+    works = [sum(divide([large, wide], m)) <= m for m in range(100_000, 20_000_000, 100_000)]
+    assert works == sorted(works), "more memory is never worse"
+    assert any(works)
     tiny = divide([large, large], 10)
     assert tiny[0] == tiny[1] > 10, "never less than works: the join will say what is missing"
 

@@ -161,6 +161,23 @@ def test_delta_takes_a_micro_batch_once(spark, tmp_path, monkeypatch) -> None:
         into_delta(table, writer="a")(rows[0], 2)
 
 
+def test_delta_in_a_folder_that_is_not_shared(spark, tmp_path, monkeypatch) -> None:
+    """Tasks on other machines wrote files that the driver does not see: nothing is committed."""
+    table, added = tmp_path / "delta", delta_sink._added
+    rows = frame(spark, pa.table({"n": pa.array(range(10), pa.int64())}))
+
+    def elsewhere(folder: Path, part: str):
+        next((folder / part).glob("*.parquet")).unlink()
+        return added(folder, part)
+
+    monkeypatch.setattr(delta_sink, "_added", elsewhere)
+    with pytest.raises(ss.MasterError, match=r"tasks wrote 10 rows .* the same on the driver"):
+        into_delta(table, writer="a")(rows, 0)
+    monkeypatch.setattr(delta_sink, "_added", added)
+    into_delta(table, writer="a")(rows, 0)
+    assert_same_rows(DeltaTable(table).to_pyarrow_table(), [(i,) for i in range(10)])
+
+
 def test_types_reach_delta_unchanged(spark, tmp_path) -> None:
     df = spark.sql(
         "select timestamp'1500-01-01 00:00:00.123456' t, timestamp_ntz'2020-01-01 01:02:03' u, "

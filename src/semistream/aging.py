@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from .columns import Chunks
 from .front import KeyGroups
-from .grouptable import Groups
 from .master import Master
 from .memory import Ledger
 
@@ -86,7 +85,7 @@ class AgingGroups(KeyGroups):
         self._log.clear()
         self._logged = 0
 
-    def hot(self) -> Groups | None:
+    def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
         return None  # rows that must be asked for again are not worth remembering
 
     def _account(self) -> None:

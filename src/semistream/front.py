@@ -70,8 +70,9 @@ class Front:
         """Whether another group could only come in the place of others."""
         return True
 
-    def hot(self) -> Groups | None:
-        """What it has and may be remembered, most asked for first."""
+    def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
+        """The codes that it has and may be remembered, and how often each was asked for: those
+        asked for most, these first."""
         return None
 
     def sleep(self) -> None:
@@ -269,8 +270,8 @@ class KeyGroups(Front):
     def full(self) -> bool:
         return len(self._sealed) >= SEGMENTS
 
-    def hot(self) -> Groups | None:
-        return None if self.asleep else self._table.in_chunks(np.ones(len(self._sizes), np.bool_))
+    def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
+        return None if self.asleep else self._table.hottest(most)
 
     def _admit(self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks) -> None:
         """Copy groups into young chunks, most frequent first; a full young generation competes

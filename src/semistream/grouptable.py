@@ -12,6 +12,7 @@ from .kernels import table
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U32 = NDArray[np.uint32]
+BLOCK = 1 << 14  # slots looked at together
 
 
 @dataclass
@@ -68,3 +69,19 @@ class GroupTable:
         found, uses = found[order], uses[order]
         count = (found[:, 2] >> 32).astype(np.int32)
         return Groups(found[:, 0].copy(), found[:, 1].copy(), count, uses.astype(np.uint32))
+
+    def hottest(self, most: int | None) -> tuple[I64, I64]:
+        """Codes and uses of the `most` frequent groups, these first. A block of slots at a time:
+        it is asked for when memory is short."""
+        codes, uses = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        keep = self.used if most is None else max(0, most)
+        for at in range(0, len(self._slots), BLOCK):
+            part = self._slots[at : at + BLOCK]
+            part = part[part[:, 1] >= 0]
+            codes = np.concatenate([codes, part[:, 0]])
+            uses = np.concatenate([uses, part[:, 2] & table.MOST_USES])
+            if len(codes) > keep:
+                best = np.argpartition(-uses, keep - 1)[:keep] if keep else np.zeros(0, np.int64)
+                codes, uses = codes[best], uses[best]
+        order = np.argsort(-uses, kind="stable")
+        return codes[order], uses[order]

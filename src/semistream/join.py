@@ -57,10 +57,11 @@ class SemiStreamJoin:
     ) -> None:
         how_asked = (params, suffix, condition, ordered, shed is not None, matched_column)
         question = ask(master, on, how, columns, algorithm, memory, *how_asked)
-        self.budget = question.budget  # in bytes, also where it was a share of the master
+        budget = question.budget
+        self.budget = budget  # in bytes, also where it was a share of the master
 
         def again(newer: Master, name: str) -> Question:
-            return ask(newer, on, how, columns, name, self.budget, *how_asked)
+            return ask(newer, on, how, columns, name, budget, *how_asked)
 
         self._ask_again, self._auto = again, algorithm == "auto"
         self._own_master = not isinstance(master, Master)

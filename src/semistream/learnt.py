@@ -6,8 +6,6 @@ old, or of another master altogether, and costs nothing but time. An Arrow strea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -21,17 +19,19 @@ from .master.finding import find_rows
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 SCHEMA = pa.schema([("code", pa.int64()), ("uses", pa.int32())])
-WIDEST = 16  # pages of a group that is still read
+WIDEST = 4  # pages of a group that is still read
+FEW = 16  # codes that are looked up at first
+ROOM = 8  # one part in so many of what waiting rows may take, for the rows of one portion
 
 
 def save_learnt(engine: Engine | None, most: int | None) -> bytes:
     """The cached codes, most asked for first."""
-    found = None if engine is None else engine.front.hot()
-    if found is None or len(found.codes) == 0:
+    found = None if engine is None else engine.front.hot(most)
+    if found is None or len(found[0]) == 0:
         return b""
-    found = found.part(slice(most))
-    uses = np.minimum(found.uses, np.iinfo(np.int32).max).astype(np.int32)
-    batch = pa.record_batch([pa.array(found.codes), pa.array(uses)], schema=SCHEMA)
+    codes, uses = found
+    uses = np.minimum(uses, np.iinfo(np.int32).max).astype(np.int32)
+    batch = pa.record_batch([pa.array(codes), pa.array(uses)], schema=SCHEMA)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_batch(batch)
@@ -59,37 +59,40 @@ def learn(engine: Engine, codes: I64, uses: I32) -> None:
     and where pages must be read, about as many bytes of them as the budget. Masters that cannot be
     asked for codes are left alone: their front stage learns by itself."""
     master, front = engine.question.master, engine.front
-    able = master.describe().indexed and master.ranges and master.block_pages is None
+    info = master.describe()
+    able = info.indexed and master.ranges and master.block_pages is None
     if not able or master.by_key or master.ages or not front.learns:
         return
-    limit = np.inf if master.mapped else master.traffic.bytes + engine.question.budget
     codes, first = np.unique(codes, return_index=True)
     uses = np.maximum(uses[first], engine.question.params.threshold)
     order = np.argsort(-uses, kind="stable")
-    for some in _portions(engine, order):
-        if front.spare or front.full or master.traffic.bytes > limit:
-            return
-        some = np.sort(some)  # codes in order
-        _bring(engine, codes[some], uses[some])
+    # Rows go where stream rows would wait: nobody waits now. How many rows a code has is not known,
+    # so portions begin small and grow with what they were found to bring.
+    room = max(1, engine.split.backlog // ROOM)
+    limit = master.traffic.bytes + engine.question.budget
+    at, many = 0, FEW
+    while at < len(order) and not front.spare and not front.full:
+        if not master.mapped:
+            left = (limit - master.traffic.bytes) // (info.max_page_bytes + 1)
+            if left <= 0:
+                return
+            many = min(many, left)
+        some = np.sort(order[at : at + many])  # codes in order
+        brought = _bring(engine, codes[some], uses[some])
+        at += many
+        many = max(FEW, min(4 * many, many * room // max(1, brought)))
 
 
-def _portions(engine: Engine, order: I64) -> Iterator[I64]:
-    """As many at a time as fit where rows would wait: nobody waits now."""
-    info = engine.question.master.describe()
-    width = max(64, info.bytes // max(1, info.rows))
-    many = max(16, engine.split.backlog // (4 * width))
-    for at in range(0, len(order), many):
-        yield order[at : at + many]
-
-
-def _bring(engine: Engine, codes: I64, uses: I32) -> None:
+def _bring(engine: Engine, codes: I64, uses: I32) -> int:
+    """Offer the rows of some codes to the front stage; returns how many bytes they had."""
     master, names = engine.question.master, engine.output.shape.master
     low, high = master.seek(codes)
     narrow = high - low <= WIDEST  # a group may have grown since: then it is not for the cache
     codes, uses = codes[narrow], uses[narrow]
-    owners, rows = find_rows(master, codes, names)
+    owners, rows = find_rows(master, codes, names, engine.split.read)
     order = np.argsort(owners, kind="stable")
-    engine.ledger.set("read", rows.nbytes + 32 * len(codes))
+    count_bytes = int(rows.nbytes) + 32 * len(codes)
+    engine.ledger.set("read", count_bytes)
     start = np.searchsorted(owners, codes, "left", sorter=order)
     count = np.searchsorted(owners, codes, "right", sorter=order) - start
     heads = np.append(order, -1)[start]  # a group's rows are together, whatever their order
@@ -99,3 +102,4 @@ def _bring(engine: Engine, codes: I64, uses: I32) -> None:
         codes[small], uses[small], heads[small], count[small].astype(np.int32), Chunks.of(rows)
     )
     engine.ledger.set("read", 0)
+    return count_bytes

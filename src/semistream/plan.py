@@ -63,7 +63,7 @@ def divide(masters: Sequence[tuple[MasterInfo, bool]], budget: int) -> list[int]
     shares, left, large = list(least), budget, set(range(len(masters)))
     for i in sorted(large, key=lambda i: masters[i][0].bytes):
         whole = max(least[i], 2 * _to_hold_whole(masters[i][0]))
-        if whole > left // len(large):
+        if whole > left // len(large) or sum(shares) - shares[i] + whole > budget:
             break
         shares[i] = whole
         large.remove(i)

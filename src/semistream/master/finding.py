@@ -20,8 +20,11 @@ I32 = NDArray[np.int32]
 BLOCK_BYTES = 32 << 20
 
 
-def find_rows(master: Master, codes: I64, columns: Sequence[str]) -> tuple[I64, pa.RecordBatch]:
-    """All rows of the given codes (sorted, distinct), and the code of each row."""
+def find_rows(
+    master: Master, codes: I64, columns: Sequence[str], block_bytes: int = BLOCK_BYTES
+) -> tuple[I64, pa.RecordBatch]:
+    """All rows of the given codes (sorted, distinct), and the code of each row. Where pages are
+    read, `block_bytes` of them at a time."""
     low, high = master.seek(codes)
     some = low < high
     codes, low, high = codes[some], low[some], high[some]
@@ -33,7 +36,8 @@ def find_rows(master: Master, codes: I64, columns: Sequence[str]) -> tuple[I64, 
         found = [_matches(view, codes, low, high)]
     else:
         order = np.argsort(low, kind="stable")  # pages in file order, whichever run they are of
-        found = list(_blocks(master, codes[order], low[order], high[order], columns))
+        codes, low, high = codes[order], low[order], high[order]
+        found = list(_blocks(master, codes, low, high, columns, block_bytes))
     schema = pa.schema([master.describe().schema.field(name) for name in columns])
     batches = [pa.RecordBatch.from_arrays(arrays, schema=schema) for _, arrays in found]
     rows = one_batch(pa.Table.from_batches(batches, schema))
@@ -57,9 +61,9 @@ def page_blocks(master: Master, low: I32, high: I32, max_bytes: int) -> Iterator
 
 
 def _blocks(
-    master: Master, codes: I64, low: I32, high: I32, columns: Sequence[str]
+    master: Master, codes: I64, low: I32, high: I32, columns: Sequence[str], block_bytes: int
 ) -> Iterator[tuple[I64, list[pa.Array]]]:
-    for numbers in page_blocks(master, low, high, BLOCK_BYTES):
+    for numbers in page_blocks(master, low, high, block_bytes):
         a = int(np.searchsorted(high, numbers[0], "right"))
         b = int(np.searchsorted(low, numbers[-1], "right"))
         here_low = np.searchsorted(numbers, low[a:b], "left").astype(np.int32)

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
 
 from ..errors import MasterError, SpecError
 from .frames import needs_writer, query_of
 from .pins_folder import local_path
+from .reach import SHARED
 from .schema import stream_schema
 
 if TYPE_CHECKING:
@@ -64,10 +66,17 @@ def _append(df: DataFrame, folder: Path, writer: str, batch: int) -> None:
     part = f"batch-{batch}-{uuid.uuid4().hex}"
     # INT96, Spark's own way, is not for Delta. The session is this query's: Spark made a copy.
     df.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    df.write.parquet(str(folder / part))
+    sent = Observation()
+    df.observe(sent, F.count(F.lit(1)).alias("rows")).write.parquet(str(folder / part))
+    added, rows = _added(folder, part)
+    if rows != sent.get["rows"]:
+        raise MasterError(
+            f"tasks wrote {sent.get['rows']} rows of micro-batch {batch} below {folder}, and the "
+            f"driver finds {rows} there: {SHARED}"
+        )
     try:
         table.create_write_transaction(
-            _added(folder, part),
+            added,
             "append",
             table.schema(),
             commit_properties=CommitProperties(app_transactions=[Transaction(writer, batch)]),
@@ -121,14 +130,17 @@ def _check_plain(table: DeltaTable, folder: Path) -> None:
         )
 
 
-def _added(folder: Path, part: str) -> list[AddAction | RemoveAction]:
+def _added(folder: Path, part: str) -> tuple[list[AddAction | RemoveAction], int]:
+    """The files of a micro-batch that have rows, and their rows."""
     from deltalake.transaction import AddAction
 
     added: list[AddAction | RemoveAction] = []
+    total = 0
     for file in sorted((folder / part).glob("*.parquet")):
         rows, status = pq.read_metadata(file).num_rows, file.stat()
+        total += rows
         if rows:
             stats = f'{{"numRecords": {rows}}}'
             name, when = f"{part}/{file.name}", int(status.st_mtime * 1000)
             added.append(AddAction(name, status.st_size, {}, when, True, stats))
-    return added
+    return added, total

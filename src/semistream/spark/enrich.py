@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ..errors import SpecError
+from ..errors import BudgetError, SpecError
 from ..master import Source
 from ..memory import parse_bytes
 from .frames import with_columns
-from .masters import Master, Opened, budgets, make_step, open_all
+from .masters import Master, Opened, budgets, make_step, open_all, too_small
 from .overhead import say_overhead
 from .progress import Counters
 from .schema import stream_schema as columns_of_stream
@@ -94,12 +94,17 @@ def enrich(
     one |= {"version": version, "version_column": version_column}
     one |= {"unmatched": unmatched, "matched_column": matched_column}
     opened = open_all(df, _masters(master, one), pins)
-    steps = plan_steps(df, opened, memory_per_task)
+    try:
+        steps = plan_steps(df, opened, memory_per_task)
+        spread = shuffled(df, opened, steps, shuffle, partitions)
+    finally:
+        for each in opened:
+            each.close()
     incoming = columns_of_stream(df)
     say_overhead(df, sum(step.memory for step in steps))
     counters = Counters(df, [step.name for step in steps])
     task = EnrichTask(steps, counters.counting, None if stream_schema is None else incoming)
-    ready = counters.before(shuffled(df, opened, steps, shuffle, partitions))
+    ready = counters.before(spread)
     joined = ready.mapInArrow(shipped(task), from_arrow_schema(task.schema(incoming)))
     return counters.after(joined)
 
@@ -130,7 +135,10 @@ def plan_steps(df: DataFrame, opened: Sequence[Opened], memory_per_task: int | s
     memory = parse_bytes(memory_per_task, whole)
     schema, steps = columns_of_stream(df), []
     for each, share in zip(opened, budgets(opened, memory), strict=True):
-        step = make_step(df, each, schema, share)
+        try:
+            step = make_step(df, each, schema, share)
+        except BudgetError as error:
+            raise too_small(error, each, share, memory) from None
         schema = step.schema(schema)
         steps.append(step)
     return steps

@@ -36,15 +36,21 @@ def save_hot(identity: str, learnt: bytes) -> None:
         return
     with suppress(OSError, SpecError):
         target = _file(identity)
-        if not target.exists():
-            _forget_oldest(target.parent)
-        _forget_halves(target.parent)
+        with suppress(OSError):  # another worker may be doing the same
+            if not target.exists():
+                _forget_oldest(target.parent)
+            _forget_halves(target.parent)
         half = target.with_suffix(f".{os.getpid()}.tmp")
         try:
             half.write_bytes(_check(learnt) + learnt)
             half.replace(target)
         except OSError:
             half.unlink(missing_ok=True)
+
+
+def forget_hot(identity: str) -> None:
+    with suppress(OSError, SpecError):
+        _file(identity).unlink(missing_ok=True)
 
 
 def _file(identity: str) -> Path:
@@ -56,7 +62,7 @@ def _check(data: bytes) -> bytes:
 
 
 def _forget_oldest(folder: Path) -> None:
-    files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)
+    files = sorted(folder.glob("*.hot"), key=lambda file: file.stat().st_mtime)
     for file in files[: max(0, len(files) - MOST_FILES + 1)]:
         file.unlink(missing_ok=True)
 

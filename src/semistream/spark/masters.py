@@ -75,6 +75,11 @@ class Opened:
     master: OpenMaster
     pins: Folder | None  # where tasks choose the version; None: it is this one
 
+    def close(self) -> None:
+        """Tasks open it by themselves; the caller's own stays open."""
+        if self.master is not self.asked.source:
+            self.master.close()
+
 
 def open_all(
     df: DataFrame, masters: Sequence[Master], pins: str | os.PathLike[str] | None
@@ -99,7 +104,10 @@ def _open(
     opened = open_master(asked.source, key)
     if opened.describe().version is None or opened.locator().get("pinned"):
         return opened, None
-    opened = opened.newest()
+    newest = opened.newest()
+    if newest is not opened and opened is not asked.source:
+        opened.close()
+    opened = newest
     streaming = is_stream(df)
     if streaming is not False:
         return opened, replace(pins_folder(df, pins), always=streaming is True)
@@ -137,25 +145,31 @@ def budgets(opened: Sequence[Opened], memory: int) -> list[int]:
     return [share or 0 for share in shares]
 
 
+def too_small(error: BudgetError, opened: Opened, share: int, memory: int) -> BudgetError:
+    """What to change in the call of `enrich` where one master got too little of the memory."""
+    more, ask = memory - share + error.least, f"give memory={error.least}"
+    if share == memory and opened.asked.memory is None:
+        return BudgetError(str(error).replace(ask, f"give memory_per_task={more}"), more)
+    name = opened.master.describe().name
+    both = f"give Master({name!r}, ..., memory={error.least}), and memory_per_task={more}"
+    return BudgetError(str(error).replace(ask, both), more)
+
+
 def make_step(df: DataFrame, opened: Opened, incoming: pa.Schema, memory: int) -> Step:
     """Check names, types and the budget as the workers' own join will, with a join that is never
     fed, and write down what the workers need."""
     asked, info = opened.asked, opened.master.describe()
-    try:
-        rehearsal = SemiStreamJoin(
-            opened.master,
-            asked.on,
-            asked.how,
-            asked.columns,
-            asked.algorithm,
-            memory,
-            suffix=asked.suffix,
-            matched_column=asked.matched_column,
-        )
+    with SemiStreamJoin(
+        opened.master,
+        asked.on,
+        asked.how,
+        asked.columns,
+        asked.algorithm,
+        memory,
+        suffix=asked.suffix,
+        matched_column=asked.matched_column,
+    ) as rehearsal:
         joined = rehearsal.check(incoming)
-    except BudgetError as error:
-        words = str(error).replace("give memory=", "give memory_per_task=")
-        raise BudgetError(words, error.least) from None
     _check_case(df, joined.names, len(incoming))
     if asked.version_column is not None:
         _check_version_column(df, opened.master, asked.version_column, joined.names)
@@ -176,6 +190,7 @@ def make_step(df: DataFrame, opened: Opened, incoming: pa.Schema, memory: int) -
         pins=opened.pins,
         version_column=asked.version_column,
         matched_column=asked.matched_column,
+        auto=asked.algorithm == "auto",
         name=info.name,
     )
 

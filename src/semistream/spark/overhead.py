@@ -21,14 +21,15 @@ def say_overhead(df: DataFrame, memory: int) -> None:
         return conf.get(name, default) or default
 
     need = memory + BESIDES
-    if setting("spark.master", "local").startswith("local["):
+    master = setting("spark.master", "local")
+    if master == "local" or master.startswith("local["):
         _say(logging.INFO, f"each running task needs {show_bytes(need)} beside the driver's heap")
         return
     cores, per_task = setting("spark.executor.cores", "1"), setting("spark.task.cpus", "1")
     slots = max(1, int(cores) // int(per_task))
     has = _overhead(
         setting("spark.executor.memoryOverhead", ""),
-        parse_bytes(setting("spark.executor.memory", "1g")),
+        _bytes(setting("spark.executor.memory", "1g")),
         float(setting("spark.executor.memoryOverheadFactor", "0.1")),
     )
     level = logging.INFO if has >= slots * need else logging.WARNING
@@ -47,7 +48,9 @@ def _say(level: int, words: str) -> None:
 
 
 def _overhead(given: str, heap: int, factor: float) -> int:
-    """What Spark adds to the heap: as it was told (plain numbers are MiB), or a share of it."""
-    if given.isdigit():
-        return int(given) << 20
-    return parse_bytes(given) if given else max(384 << 20, int(factor * heap))
+    """What Spark adds to the heap: as it was told, or a share of it."""
+    return _bytes(given) if given else max(384 << 20, int(factor * heap))
+
+
+def _bytes(given: str) -> int:
+    return int(given) << 20 if given.isdigit() else parse_bytes(given)  # plain numbers are MiB

@@ -117,17 +117,17 @@ class Pins:
             newest = (
                 have.newest() if have is not None else open_in_task(locator | {"version": None})
             )
-            if _identity(newest.locator()) != _identity(locator):
-                raise MasterError(
-                    f"{locator['path']} was deleted and built anew since the query began; start "
-                    "it again"
-                )
-            version = self._pin(name, locator, newest)
+            try:
+                version = self._pin(name, locator, newest)
+            except BaseException:
+                _close(newest, have)
+                raise
         for opened in (have, newest):
             if opened is not None and opened.describe().version == version:
+                if opened is have:
+                    _close(newest, have)
                 return opened
-        if newest is not None and newest is not have:
-            newest.close()
+        _close(newest, have)
         return self._open(name, locator, version)
 
     def _name(self, path: str) -> str:
@@ -161,6 +161,11 @@ class Pins:
 
     def _pin(self, name: str, locator: dict[str, Any], newest: Master) -> int:
         """Write the newest version down; where another task was faster, its version holds."""
+        if _identity(newest.locator()) != _identity(locator):
+            raise MasterError(
+                f"{locator['path']} was deleted and built anew since the query began; start it "
+                "again"
+            )
         version = newest.describe().version
         pin = {
             "master": locator["path"],
@@ -217,6 +222,12 @@ class Pins:
             "If the sink has no rows of this micro-batch yet, you can delete the pin: then the "
             "newest version is used"
         )
+
+
+def _close(newest: Master | None, have: Master | None) -> None:
+    """Let go of what was opened only to look."""
+    if newest is not None and newest is not have:
+        newest.close()
 
 
 def _identity(locator: dict[str, Any]) -> str | None:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from ..errors import BudgetError, SemiStreamError
 from ..join import SemiStreamJoin
-from .hot import load_hot, save_hot
+from .hot import forget_hot, load_hot, save_hot
 
 IDLE = 120.0  # seconds after which a join that nobody asks for makes room
 GROW = 1.5  # a join with less than its share by this factor is made anew with more
 SAVE = 10.0  # seconds between two savings of what a join has learnt
+KEY_BYTES = 64  # what a popular key takes while it is saved
 WORTH = 4  # popular keys that are kept for every row of a task: to learn costs about as much
 
 
@@ -45,8 +46,9 @@ class Living:
     def learnt(self) -> bytes:
         """What its successor should begin with, which takes no longer than a few tasks."""
         assert self.join is not None
-        rows = self.join.stats.rows_in // max(1, self.tasks)
-        return self.join.learnt(WORTH * rows)
+        stats = self.join.stats
+        room = (self.join.budget - stats.bytes_held) // KEY_BYTES
+        return self.join.learnt(min(WORTH * (stats.rows_in // max(1, self.tasks)), max(0, room)))
 
 
 class Broker:
@@ -98,15 +100,19 @@ class Broker:
         if join is not None:
             try:
                 wanted.move(join)
+                return join
+            except BudgetError:  # the master has grown
+                self._close(name)
             except BaseException:
                 self._close(name)
                 raise
-            return join
         self.living[name].join = join = wanted.make(memory)
         try:
             join.learn(load_hot(name))
-        except SemiStreamError:
-            join.reset()  # it is a help, not a need: the join learns by itself
+        except SemiStreamError:  # it is a help, not a need
+            forget_hot(name)
+            self._close(name)
+            self.living[name].join = join = wanted.make(memory)
         return join
 
     def give_back(self, joins: Sequence[SemiStreamJoin]) -> None:

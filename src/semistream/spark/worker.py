@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import MasterError
+from ..errors import BudgetError, MasterError
 from ..join import SemiStreamJoin
 from ..master import Master
 from .declared import check_columns, in_words
@@ -37,6 +37,7 @@ class Step:
     pins: Folder | None = None  # None: the version of the locator, always
     version_column: str | None = None
     matched_column: str | None = None
+    auto: bool = False  # the algorithm may be another where the budget is too small for this one
     name: str = ""  # of the master, for counters
 
     def schema(self, stream: pa.Schema) -> pa.Schema:
@@ -72,22 +73,32 @@ class Step:
     def _make(self, stream: pa.Schema, memory: int) -> SemiStreamJoin:
         master = self._master(None)
         try:
-            join = SemiStreamJoin(
-                master,
-                dict(self.on),
-                self.how,
-                self.columns,
-                self.algorithm,
-                memory,
-                suffix=self.suffix,
-                matched_column=self.matched_column,
-                stream_schema=stream,
-            )
+            try:
+                join = self._join(master, stream, self.algorithm, memory)
+            except BudgetError:  # the master has grown, or others share the memory
+                if not self.auto:
+                    raise
+                join = self._join(master, stream, "auto", memory)
             self._check(join, stream)
             return join
         except BaseException:
             master.close()
             raise
+
+    def _join(
+        self, master: Master, stream: pa.Schema, algorithm: str, memory: int
+    ) -> SemiStreamJoin:
+        return SemiStreamJoin(
+            master,
+            dict(self.on),
+            self.how,
+            self.columns,
+            algorithm,
+            memory,
+            suffix=self.suffix,
+            matched_column=self.matched_column,
+            stream_schema=stream,
+        )
 
     def _move(self, stream: pa.Schema, join: SemiStreamJoin) -> None:
         """A warm join goes on with another version. No row waits between tasks, so there is no
