@@ -60,7 +60,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    # Seen twice on a machine with ten times more to do than cores: the JVM had ended by itself
-    # after minutes without work. The tests are over by then, and there is nothing left to stop.
+    # It was seen that the JVM had ended by itself during the minutes of tests that do not use it
+    # (those that do come first); why is not known. There is nothing left to stop then.
     with suppress(Py4JError, ConnectionError):
         session.stop()
