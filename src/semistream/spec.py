@@ -49,6 +49,21 @@ class Params:
                 raise SpecError(f"{name}={value!r} is not between 0 and {most:g}")
 
 
+@dataclass(frozen=True)
+class Workload:
+    """What is known of a stream, in numbers. The defaults are what is assumed where nothing is."""
+
+    skew: float = 1.0  # Zipf exponent of the popularity of keys, 0: all alike
+    skew_error: float | None = None  # standard error of `skew`; None: it is an assumption
+    row_bytes: int = 20  # of a stream row in Arrow memory
+    columns: int = 3  # of the stream
+    orphans: float = 0.0  # share of rows whose key the master does not have
+    rows: int | None = None  # of the sample, or that have come so far
+    distinct: int | None = None  # keys among these
+    burstiness: float | None = None  # variance over mean of rows per arrival, 0: even, 1: Poisson
+    ordered: bool = False  # the master's pages are in the order of popularity
+
+
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise SpecError(f"{name}={value!r} does not exist; choose one of {', '.join(known)}")
