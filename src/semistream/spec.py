@@ -64,6 +64,31 @@ class Workload:
     ordered: bool = False  # the master's pages are in the order of popularity
 
 
+@dataclass(frozen=True)
+class MasterFacts:
+    """What is known of a master, in numbers and words only, for predictions about it."""
+
+    name: str
+    rows: int
+    bytes: int
+    pages: int
+    page_bytes: int  # of a page on average
+    max_page_bytes: int
+    row_bytes: int  # of a row on average
+    columns: int
+    text_columns: int  # of these, columns whose values differ in width
+    indexed: bool
+    unique: bool  # no two rows share a key
+    ranges: bool  # pages can be sought by key
+    scans: bool  # all rows can be read in some order, a part at a time
+    by_key: bool  # rows of many keys are fetched at once, as from a database
+    ages: bool  # rows must not be kept for good
+    mapped: bool  # reading it allocates nothing
+    overlapping: bool  # the keys of neighbouring pages may overlap
+    ordered: bool  # pages are in the order of keys, from the first to the last
+    resident_bytes: int  # memory that reading it takes for good, such as an index
+
+
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise SpecError(f"{name}={value!r} does not exist; choose one of {', '.join(known)}")
