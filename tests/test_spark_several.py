@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,10 @@ from spark_data import frame, no_job, plan_of, stream_of, write_files
 
 import semistream as ss
 from semistream.master import open_master
+from semistream.master.facts import facts
 from semistream.plan import divide
 from semistream.spark import Master, enrich, overhead
+from semistream.spec import MasterFacts
 from semistream.testing import assert_same_rows, oracle
 
 PRODUCTS = pa.table(
@@ -199,8 +202,8 @@ def test_too_little_for_one_of_several(spark, paths) -> None:
 
 
 def test_memory_is_divided_by_size() -> None:
-    def master(rows: int) -> tuple[Any, bool]:
-        return open_master(PRODUCTS.slice(0, rows), "id").describe(), True
+    def master(rows: int) -> MasterFacts:
+        return replace(facts(open_master(PRODUCTS.slice(0, rows), "id")), mapped=True)
 
     small, middle, large = master(20), master(100), master(2_000)
     budget = 1_000_000
@@ -210,7 +213,8 @@ def test_memory_is_divided_by_size() -> None:
     assert 0.9 * budget < sum(shares), "nothing is left over"
     assert sum(divide([small, middle], 10**9)) > 0.9 * 10**9
     assert divide([], 5) == []
-    wide = open_master(pa.table({"id": [1], "blob": ["x" * 2_000_000]}), "id").describe(), False
+    blob = pa.table({"id": [1], "blob": ["x" * 2_000_000]})
+    wide = replace(facts(open_master(blob, "id")), mapped=False)
     works = [sum(divide([large, wide], m)) <= m for m in range(100_000, 20_000_000, 100_000)]
     assert works == sorted(works), "more memory is never worse"
     assert any(works)

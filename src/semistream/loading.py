@@ -51,11 +51,6 @@ class WholeMaster(Front):
         self._bytes += size
         self._ledger.set("front", self._bytes)
 
-    @staticmethod
-    def least(rows: int, data_bytes: int) -> int:
-        """Rows, table, and room to sort them on the way in."""
-        return 3 * data_bytes + rows * (4 * 24 + 48) + (1 << 16)
-
     def probe(self, codes: I64) -> Hits | None:
         start, count, _ = self._table.probe(codes)
         return Hits(start, count, None)

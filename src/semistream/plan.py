@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import BudgetError, MasterError
-from .loading import WholeMaster
-from .master import MasterInfo
 from .memory import show_bytes
-from .spec import Algorithm, Params
+from .spec import Algorithm, MasterFacts, Params
 
 LEAST_OUTPUT = 16 << 10
 LEAST_BACKLOG = 16 << 10
@@ -41,28 +39,34 @@ class Split:
     stream: int = 0  # rows that have arrived and are not taken in yet, where load is shed
 
 
-def choose(info: MasterInfo, budget: int) -> str:
+def choose(master: MasterFacts, budget: int) -> str:
     """The rule behind algorithm="auto": the bound if it fits, else by what the master can do."""
-    if _to_hold_whole(info) <= budget // 2:
+    if _to_hold_whole(master) <= budget // 2:
         return "memory"
-    return "sweepjoin" if info.indexed else "meshjoin"
+    return "sweepjoin" if master.indexed else "meshjoin"
 
 
-def _to_hold_whole(info: MasterInfo) -> int:
-    return _total(info, _least(info, True, 64)) + WholeMaster.least(info.rows, info.bytes)
+def whole_bytes(master: MasterFacts) -> int:
+    """What it takes to hold a master whole: rows, table, and room to sort them on the way in."""
+    return 3 * master.bytes + master.rows * (4 * 24 + 48) + (1 << 16)
 
 
-def divide(masters: Sequence[tuple[MasterInfo, bool]], budget: int) -> list[int]:
-    """Memory for each of several masters (and whether it is mapped) that are joined in one pass.
+def _to_hold_whole(master: MasterFacts) -> int:
+    mapped = replace(master, mapped=True)
+    return _total(master, _least(mapped, 64)) + whole_bytes(master)
+
+
+def divide(masters: Sequence[MasterFacts], budget: int) -> list[int]:
+    """Memory for each of several masters that are joined in one pass.
 
     The smallest are held whole, as long as that takes no more than an equal share. The others get
     the least that works, and share the rest by the square root of their bytes: the larger one has
     more to gain, but the first rows that are cached are the most popular ones of each.
     """
-    least = [_total(info, _least(info, mapped, STREAM_ROW)) for info, mapped in masters]
+    least = [_total(master, _least(master, STREAM_ROW)) for master in masters]
     shares, left, large = list(least), budget, set(range(len(masters)))
-    for i in sorted(large, key=lambda i: masters[i][0].bytes):
-        whole = max(least[i], 2 * _to_hold_whole(masters[i][0]))
+    for i in sorted(large, key=lambda i: masters[i].bytes):
+        whole = max(least[i], 2 * _to_hold_whole(masters[i]))
         if whole > left // len(large) or sum(shares) - shares[i] + whole > budget:
             break
         shares[i] = whole
@@ -71,7 +75,7 @@ def divide(masters: Sequence[tuple[MasterInfo, bool]], budget: int) -> list[int]
         if not large:
             break
     extra = max(0, budget - sum(shares))
-    roots = [math.sqrt(max(1, info.bytes)) for info, _ in masters]
+    roots = [math.sqrt(max(1, master.bytes)) for master in masters]
     for i in range(len(masters)):
         if large and i not in large:  # for larger batches
             shares[i] += min(COMFORT, extra // (4 * len(masters)))
@@ -82,12 +86,12 @@ def divide(masters: Sequence[tuple[MasterInfo, bool]], budget: int) -> list[int]
     return shares
 
 
-def _least(info: MasterInfo, mapped: bool, stream_row: int, shed: bool = False) -> Split:
+def _least(master: MasterFacts, stream_row: int, shed: bool = False) -> Split:
     """The smallest parts that work: one page read, one row in, one row out."""
-    page = info.max_page_bytes + 1024
+    page = master.max_page_bytes + 1024
     return Split(
         output=LEAST_OUTPUT + page + 2 * stream_row,
-        read=0 if mapped else 2 * page,
+        read=0 if master.mapped else 2 * page,
         front=0,
         backlog=LEAST_BACKLOG + 2 * stream_row,
         piece_rows=LEAST_INTAKE // INTAKE_BYTES,
@@ -95,52 +99,46 @@ def _least(info: MasterInfo, mapped: bool, stream_row: int, shed: bool = False) 
     )
 
 
-def _total(info: MasterInfo, split: Split) -> int:
+def _total(master: MasterFacts, split: Split) -> int:
     parts = split.output + split.read + split.front + split.backlog + split.stream
-    return info.resident_bytes + parts + split.piece_rows * INTAKE_BYTES
+    return master.resident_bytes + parts + split.piece_rows * INTAKE_BYTES
 
 
 def least_memory(
-    algorithm: Algorithm,
-    info: MasterInfo,
-    budget: int,
-    stream_row: int,
-    mapped: bool,
-    shed: bool = False,
+    algorithm: Algorithm, master: MasterFacts, budget: int, stream_row: int, shed: bool = False
 ) -> None:
     """Refuse what the master cannot do, and a budget that cannot work."""
-    if algorithm.needs == "index" and not info.indexed:
+    if algorithm.needs == "index" and not master.indexed:
         raise MasterError(
-            f"{algorithm.name} needs an index on {list(info.key)}, which {info.name} has not; use "
-            'algorithm="meshjoin", or build a store from it with Store.create'
+            f"{algorithm.name} needs an index on {list(master.key)}, which {master.name} has not; "
+            'use algorithm="meshjoin", or build a store from it with Store.create'
         )
-    least = _total(info, _least(info, mapped, stream_row, shed))
+    least = _total(master, _least(master, stream_row, shed))
     if algorithm.front == "all":
-        least += WholeMaster.least(info.rows, info.bytes)
+        least += whole_bytes(master)
     if budget < least:
         raise BudgetError(
-            f"a budget of {show_bytes(budget)} is too small for {algorithm.name} on {info.name} "
-            f"({info.rows} rows, {show_bytes(info.bytes)}); the least that works is {least} bytes: "
-            f"give memory={least}",
+            f"a budget of {show_bytes(budget)} is too small for {algorithm.name} on {master.name} "
+            f"({master.rows} rows, {show_bytes(master.bytes)}); the least that works is {least} "
+            f"bytes: give memory={least}",
             least,
         )
 
 
 def split_memory(
     algorithm: Algorithm,
-    info: MasterInfo,
+    master: MasterFacts,
     budget: int,
     stream_row: int,
     params: Params,
-    mapped: bool,
     ordered: bool = False,
     shed: bool = False,
 ) -> Split:
-    least_memory(algorithm, info, budget, stream_row, mapped, shed)
-    least = _least(info, mapped, stream_row, shed)
-    extra = budget - _total(info, least)  # beyond what it takes to work at all
+    least_memory(algorithm, master, budget, stream_row, shed)
+    least, mapped = _least(master, stream_row, shed), master.mapped
+    extra = budget - _total(master, least)  # beyond what it takes to work at all
     if algorithm.front == "all":
-        extra -= WholeMaster.least(info.rows, info.bytes)
+        extra -= whole_bytes(master)
     output = least.output + min(extra // 8, MOST_OUTPUT)
     output = min(output, max(least.output, params.output_bytes or output))
     intake = min(extra // 8, MOST_PIECE_ROWS * INTAKE_BYTES)
@@ -152,11 +150,11 @@ def split_memory(
     pool = 0
     if algorithm.disk in ("plan", "lookup") and algorithm.front == "none":
         front, pool = 0, front if not mapped or algorithm.disk == "plan" else 0
-    asked = params.read_bytes or _read_size(algorithm, info, budget, mapped)
+    asked = params.read_bytes or _read_size(algorithm, master, budget)
     rows = least.piece_rows + intake // INTAKE_BYTES
     return Split(
         output=output,
-        read=min(read or MOST_MAPPED, max(info.max_page_bytes + 1024, asked)),
+        read=min(read or MOST_MAPPED, max(master.max_page_bytes + 1024, asked)),
         front=front,
         backlog=least.backlog + left - front - stream - (0 if mapped else pool),
         piece_rows=max(1, min(params.piece_rows or rows, rows)),
@@ -174,7 +172,7 @@ def _share(algorithm: Algorithm, params: Params) -> float:
     return params.front_share
 
 
-def _read_size(algorithm: Algorithm, info: MasterInfo, budget: int, mapped: bool) -> int:
+def _read_size(algorithm: Algorithm, master: MasterFacts, budget: int) -> int:
     """What one read should bring.
 
     Scans: sqrt(K^2 + K M) - K for a memory of M bytes and a device that reads K bytes in the time
@@ -183,10 +181,10 @@ def _read_size(algorithm: Algorithm, info: MasterInfo, budget: int, mapped: bool
     hybridjoin's family: a few pages around the looked up key. Others: all that memory allows.
     """
     if algorithm.disk == "seek":
-        return SEEK_PAGES * (info.max_page_bytes + 1024)
+        return SEEK_PAGES * (master.max_page_bytes + 1024)
     if algorithm.disk != "scan":
         return MOST_MAPPED
-    best = MOST_MAPPED if mapped else int(math.sqrt(KAPPA * (KAPPA + budget)) - KAPPA)
+    best = MOST_MAPPED if master.mapped else int(math.sqrt(KAPPA * (KAPPA + budget)) - KAPPA)
     if algorithm.name == "meshjoin":
-        return -(-info.bytes // max(1, round(info.bytes / max(1, best))))
+        return -(-master.bytes // max(1, round(master.bytes / max(1, best))))
     return best

@@ -13,6 +13,7 @@ from .keys import KeyCoder, key_coder, pair_names
 from .layout import row_bytes
 from .master import Master, Source, open_master
 from .master.base import no_order
+from .master.facts import facts
 from .memory import parse_bytes
 from .output import Shape, output_shape
 from .plan import STREAM_ROW, Split, choose, least_memory, split_memory
@@ -47,11 +48,10 @@ class Question:
         widest = max(widest, row_bytes(shape.extended))
         split = split_memory(
             self.algorithm,
-            info,
+            facts(self.master),
             self.budget,
             widest,
             self.front_params(),
-            self.master.mapped,
             self.spec.ordered,
             self.shed,
         )
@@ -93,7 +93,7 @@ def ask(
         )
     if algorithm == "auto":
         fetched = opened.ages or not opened.scans
-        free = choose(info, budget) if not sheds and not fetched else "sweepjoin"
+        free = choose(facts(opened), budget) if not sheds and not fetched else "sweepjoin"
         algorithm = free if condition is None else "rmeshjoin"
     chosen = algorithm_named(algorithm)
     if condition is not None and (chosen.disk != "scan" or chosen.front != "none"):
@@ -102,7 +102,7 @@ def ask(
             'algorithm="meshjoin" or "rmeshjoin"'
         )
     _check_master(opened, chosen)
-    least_memory(chosen, info, budget, STREAM_ROW, opened.mapped, sheds)
+    least_memory(chosen, facts(opened), budget, STREAM_ROW, sheds)
     return Question(opened, spec, chosen, budget, params or Params(), sheds)
 
 

@@ -69,6 +69,7 @@ class MasterFacts:
     """What is known of a master, in numbers and words only, for predictions about it."""
 
     name: str
+    key: tuple[str, ...]
     rows: int
     bytes: int
     pages: int

@@ -15,6 +15,7 @@ def facts(master: Master) -> MasterFacts:
     overlapping = master.block_pages is not None
     return MasterFacts(
         name=info.name,
+        key=info.key,
         rows=info.rows,
         bytes=info.bytes,
         pages=info.pages,

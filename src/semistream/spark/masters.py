@@ -15,6 +15,7 @@ from ..join import SemiStreamJoin
 from ..keys import pair_names
 from ..master import Master as OpenMaster
 from ..master import Source, open_master
+from ..master.facts import facts
 from ..memory import parse_bytes, show_bytes
 from ..plan import divide
 from ..spec import join_type
@@ -120,10 +121,10 @@ def _open(
 
 def budgets(opened: Sequence[Opened], memory: int) -> list[int]:
     """What each master gets of a task's memory: what was asked for it, else a share of the rest."""
-    infos = [(o.master.describe(), o.master.mapped) for o in opened]
+    known = [facts(o.master) for o in opened]
     shares = [
-        None if o.asked.memory is None else parse_bytes(o.asked.memory, info.bytes)
-        for o, (info, _) in zip(opened, infos, strict=True)
+        None if o.asked.memory is None else parse_bytes(o.asked.memory, master.bytes)
+        for o, master in zip(opened, known, strict=True)
     ]
     left = memory - sum(share or 0 for share in shares)
     free = [i for i, share in enumerate(shares) if share is None]
@@ -132,7 +133,7 @@ def budgets(opened: Sequence[Opened], memory: int) -> list[int]:
             f"the masters' own memory= add up to {show_bytes(memory - left)}, and memory_per_task "
             f"is {show_bytes(memory)}; raise it, or give less to one of them"
         )
-    divided = divide([infos[i] for i in free], left) if len(free) > 1 else [left] * len(free)
+    divided = divide([known[i] for i in free], left) if len(free) > 1 else [left] * len(free)
     if sum(divided) > left:
         least = memory - left + sum(divided)
         raise BudgetError(
