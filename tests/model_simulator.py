@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,3 +49,37 @@ def merged_reads(needed: int, pages: int, gap: int, random: np.random.Generator)
     between = np.diff(chosen) - 1
     joined = between <= gap
     return 1 + int(np.sum(~joined)), needed + int(np.sum(between[joined]))
+
+
+class Hybrid:
+    """Hybridjoin's disk phase with all its slots full, the oldest row looked up.
+
+    A block is waited for from its first row on, so the oldest row's block is the first in a queue
+    of blocks.
+    """
+
+    def __init__(self, draws: Draws, page: IntArray, waiting: int) -> None:
+        self._draws, self._page = draws, page
+        self._count = np.zeros(int(page.max()) + 1, np.int64)
+        self._queue: deque[int] = deque()
+        self._admit(waiting)
+
+    def _admit(self, rows: int) -> None:
+        blocks = self._page[self._draws.take(rows)]
+        distinct, first, uses = np.unique(blocks, return_index=True, return_counts=True)
+        new = self._count[distinct] == 0
+        self._queue.extend(distinct[new][np.argsort(first[new])].tolist())
+        self._count[distinct] += uses
+
+    def read(self) -> int:
+        """Read the oldest row's block; how many rows it answered."""
+        block = self._queue.popleft()
+        answered = int(self._count[block])
+        self._count[block] = 0
+        self._admit(answered)
+        return answered
+
+    def rows_per_read(self, warm: int, reads: int) -> float:
+        for _ in range(warm):
+            self.read()
+        return sum(self.read() for _ in range(reads)) / reads
