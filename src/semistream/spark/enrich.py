@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ..errors import BudgetError, SpecError
+from ..errors import SpecError
 from ..master import Source
 from ..memory import parse_bytes
 from .frames import with_columns
-from .masters import Master, Opened, budgets, make_step, open_all, too_small
+from .masters import Master, Opened, budgets, make_step, open_all
 from .overhead import say_overhead
 from .progress import Counters
 from .schema import stream_schema as columns_of_stream
@@ -135,10 +135,7 @@ def plan_steps(df: DataFrame, opened: Sequence[Opened], memory_per_task: int | s
     memory = parse_bytes(memory_per_task, whole)
     schema, steps = columns_of_stream(df), []
     for each, share in zip(opened, budgets(opened, memory), strict=True):
-        try:
-            step = make_step(df, each, schema, share)
-        except BudgetError as error:
-            raise too_small(error, each, share, memory) from None
+        step = make_step(df, each, schema, share, memory)
         schema = step.schema(schema)
         steps.append(step)
     return steps
