@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -25,6 +26,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 import semistream as ss
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import DataStreamWriter
 
 KEYS, UNKNOWN = 20_000, 500  # sales are of unknown keys too
 SALES_SCHEMA = "sale long, file long, id long"
@@ -105,6 +110,18 @@ class Truth:
             known = self._wrote.get(int(number))
             wrote[mine] = -1 if known is None else known[key[mine]]
         return payloads(key, wrote)
+
+
+def enriched(sales: DataFrame, folder: Path) -> DataStreamWriter:
+    """The query under trial, but for its trigger: the join, and where its rows and versions go."""
+    from semistream.spark import enrich  # late: who writes the master needs no Spark
+
+    ours = enrich(
+        sales, folder / "store", on="id", how="left", memory_per_task="2MB",
+        version_column="version", pins=folder / "pins",
+    )  # fmt: skip
+    writer = ours.writeStream.format("parquet")
+    return writer.option("checkpointLocation", str(folder / "checkpoint"))
 
 
 def differing(left: pa.Array | pa.ChunkedArray, right: pa.Array) -> NDArray[np.bool_]:

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from .campaign import QUICK_JVM, SALES_SCHEMA, Campaign, Truth, differing, kill, write
+from .campaign import QUICK_JVM, SALES_SCHEMA, Campaign, Truth, differing, enriched, kill, write
 
 AHEAD = 4  # files that wait to be read; each is a micro-batch
 
@@ -32,8 +32,6 @@ AHEAD = 4  # files that wait to be read; each is a micro-batch
 
 def query(folder: Path, finish: bool) -> None:
     from pyspark.sql import SparkSession
-
-    from semistream.spark import enrich
 
     config = {
         "spark.driver.memory": "1g",
@@ -48,12 +46,7 @@ def query(folder: Path, finish: bool) -> None:
     stream = spark.readStream.schema(SALES_SCHEMA).option("maxFilesPerTrigger", 1)
     # Three tasks in two slots: versions come and go while a micro-batch runs.
     slow = stream.parquet(str(folder / "sales")).repartition(3).mapInArrow(_dawdle, SALES_SCHEMA)
-    ours = enrich(
-        slow, folder / "store", on="id", how="left", memory_per_task="2MB",
-        version_column="version", pins=folder / "pins",
-    )  # fmt: skip
-    writer = ours.writeStream.format("parquet")
-    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer = enriched(slow, folder)
     if finish:
         writer = writer.trigger(availableNow=True)
     writer.start(str(folder / "out")).awaitTermination()

@@ -31,12 +31,10 @@ from benchmarks.core_cell import BATCH, Cell, probe_rate, run
 from benchmarks.core_chart import draw
 from benchmarks.report import (
     count_text,
-    manifest,
+    keep,
     parse_count,
     print_table,
     spread,
-    write_csv,
-    write_manifest,
 )
 
 BOUNDED = [name for name in ss.ALGORITHMS if name not in ("memory", "sweepjoin")]
@@ -247,11 +245,9 @@ def report(args: argparse.Namespace, rows: list[dict[str, Any]], probes: list[fl
         print(
             f"sweepjoin at 10 %, Zipf 1: a row costs {growth:.2f} x as much as with a tenth of it"
         )
-    write_csv(args.out / "core.csv", rows)
-    record = manifest(vars(args), args.seed, probe_rates=probes)
-    write_manifest(args.out / "core-manifest.json", record)
+    kept = keep(args.out, "core", rows, args, probe_rates=probes)
     draw(rows, args.out / "core.png")
-    print(f"wrote {args.out}/core.csv, core-manifest.json and core.png")
+    print(f"wrote {kept}, and core.png")
 
 
 def _growth(args: argparse.Namespace, rows: list[dict[str, Any]]) -> float | None:

@@ -6,27 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .campaign import QUICK_JVM, SALES_SCHEMA
+from .campaign import QUICK_JVM, SALES_SCHEMA, enriched
 
 FILES = 4  # at most, in a micro-batch; a task each
 
 
 def query(folder: Path) -> None:
     """Enrich until there is a file "finish", then what is left of the stream."""
-    from semistream.spark import enrich
-
     spark = _session(folder)
     stream = spark.readStream.schema(SALES_SCHEMA).option("maxFilesPerTrigger", FILES)
     slow = stream.parquet(str(folder / "sales")).mapInArrow(
         _trickle(str(folder / "tasks.log")), SALES_SCHEMA
     )
-    ours = enrich(
-        slow, folder / "store", on="id", how="left", memory_per_task="2MB",
-        version_column="version", pins=folder / "pins",
-    )  # fmt: skip
-    writer = ours.writeStream.format("parquet")
-    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    running = writer.start(str(folder / "out"))
+    running = enriched(slow, folder).start(str(folder / "out"))
     while not (folder / "finish").exists():
         if running.awaitTermination(1):
             raise RuntimeError("the query ended by itself")

@@ -30,16 +30,7 @@ import pyarrow.parquet as pq
 
 import semistream as ss
 from benchmarks import workload
-from benchmarks.report import (
-    Row,
-    count_text,
-    manifest,
-    parse_count,
-    print_table,
-    spread,
-    write_csv,
-    write_manifest,
-)  # fmt: skip
+from benchmarks.report import Row, count_text, keep, parse_count, print_table, spread
 from benchmarks.servers import MariaDB, PostgreSQL, ServerError
 
 STEP = 500_000  # rows made and loaded at a time
@@ -59,7 +50,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
@@ -75,7 +66,7 @@ def write_files(folder: Path, rows: int) -> None:
     """The store, a Parquet file and an Arrow file; kept from run to run."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "store").exists():
-        say("building the store")
+        log("building the store")
         batches = (b for t in slices(rows) for b in t.to_batches())
         reader = pa.RecordBatchReader.from_batches(workload.MASTER_SCHEMA, batches)
         ss.Store.create(folder / "store", reader, key=workload.KEY).close()
@@ -84,7 +75,7 @@ def write_files(folder: Path, rows: int) -> None:
         os.rename(folder / "copy", folder / "cold")
         os.sync()
     if not (folder / "table.arrow").exists():
-        say("writing the Parquet and the Arrow file")
+        log("writing the Parquet and the Arrow file")
         with pq.ParquetWriter(folder / "table.parquet", workload.MASTER_SCHEMA) as parquet:
             for table in slices(rows):
                 parquet.write_table(table, row_group_size=100_000)
@@ -171,11 +162,11 @@ def servers(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, LookUp
                 postgresql = stack.enter_context(PostgreSQL(memory))
                 mariadb = stack.enter_context(MariaDB(memory))
             except ServerError as error:
-                say(f"databases are left out: {error}")
+                log(f"databases are left out: {error}")
             else:
-                say("loading PostgreSQL")
+                log("loading PostgreSQL")
                 load_postgresql(postgresql, args.rows)
-                say("loading MariaDB")
+                log("loading MariaDB")
                 load_mariadb(mariadb, args.rows, folder)
                 for name, server in (("PostgreSQL", postgresql), ("MariaDB", mariadb)):
                     master = ss.open_master(server.url(), workload.KEY, table="products")
@@ -213,7 +204,7 @@ def measure(args: argparse.Namespace, found: dict[str, LookUp], folder: Path) ->
             assert table.num_rows == args.keys, f"{name}: {table.num_rows} rows"
             if turn:  # the first one warms caches and compiles kernels
                 times[name].append(1000 * took)
-        say(f"turn {turn} of {args.repeat} done")
+        log(f"turn {turn} of {args.repeat} done")
         if turn == 0:
             warm(folder, found, args)
     return [row(name, values, args.keys) for name, values in times.items()]
@@ -248,9 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = [{**r, "x store": float(r["ms"]) / base} for r in rows]
     print(f"\n{args.keys:,} random keys out of {args.rows:,} rows, all columns, milliseconds")
     print_table(rows)
-    write_csv(args.out / "lookups.csv", rows)
-    write_manifest(args.out / "lookups.json", manifest(vars(args), args.seed))
-    print(f"\n{args.out / 'lookups.csv'}, {args.out / 'lookups.json'}")
+    print(f"\nwrote {keep(args.out, 'lookups', rows, args)}")
 
 
 if __name__ == "__main__":

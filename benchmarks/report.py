@@ -6,6 +6,7 @@ arguments, and is written beside the CSV that the tables and charts are made fro
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -62,7 +63,12 @@ def count_text(count: int) -> str:
     return str(count)
 
 
-# --- tables and files ---------------------------------------------------------------------------
+# --- words, tables and files ---------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """At once, also where the output is a file that somebody follows."""
+    print(text, flush=True)
 
 
 def print_table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
@@ -126,6 +132,13 @@ def manifest(arguments: Mapping[str, Any], seed: int, **more: Any) -> dict[str, 
         "machine": _machine(),
         **more,
     }
+
+
+def keep(out: Path, name: str, rows: Sequence[Row], args: argparse.Namespace, **more: Any) -> str:
+    """Write the rows as `name`.csv and where they came from beside them; returns where that is."""
+    write_csv(out / f"{name}.csv", rows)
+    write_manifest(out / f"{name}-manifest.json", manifest(vars(args), args.seed, **more))
+    return f"{out}/{name}.csv and {name}-manifest.json"
 
 
 def write_manifest(path: Path, record: Mapping[str, Any]) -> None:

@@ -39,6 +39,7 @@ from benchmarks.report import (
     parse_count,
     print_table,
     read_csv,
+    say,
     write_csv,
     write_manifest,
 )
@@ -159,7 +160,7 @@ class Run:
                     self.cell(variant, setting, work)
 
     def prepare(self, rows: int) -> Setting:
-        _say(f"master {count_text(rows)}: making the data, then comparing all answers to a batch")
+        say(f"master {count_text(rows)}: making the data, then comparing all answers to a batch")
         master = self.data.master(self.spark, rows)
 
         def build(folder: Path) -> None:
@@ -176,7 +177,7 @@ class Run:
 
     def warm_up(self, setting: Setting, work: Work) -> None:
         """Everything once uncounted: a cold JVM would slow the first master and flatter growth."""
-        _say("warming up the JVM: every variant once, not counted")
+        say("warming up the JVM: every variant once, not counted")
         for variant in self.args.variants:
             measure(variant, setting, work, self.scratch)
 
@@ -193,14 +194,14 @@ class Run:
         write_csv(self.args.out / "batches.csv", self.batches)
         taken = time.perf_counter() - started
         left = self.clock.tick(_guess(work.rows, work.batch, variant), taken)
-        _say(
+        say(
             f"{left}  master {count_text(work.rows)}, batch {count_text(work.batch)}, "
             f"Zipf {work.skew:g}, {variant.name}: {result['seconds']:.3g} s"
         )
 
     def build(self) -> None:
         rows = max(self.args.rows)
-        _say(f"building a sorted master of {count_text(rows)} rows, {self.args.turns} times each")
+        say(f"building a sorted master of {count_text(rows)} rows, {self.args.turns} times each")
         master = self.data.master(self.spark, rows)
         self.builds = compare_builds(self.spark, master, rows, self.args.turns, self.scratch)
         write_csv(self.args.out / "builds.csv", self.builds)
@@ -229,10 +230,6 @@ def _guess(rows: int, batch: int, variant: Variant) -> float:
     return 0.4 + batch / 1e6 + variant.scan * rows / 1e6
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
 # --- what comes out -----------------------------------------------------------------------------
 
 
@@ -246,12 +243,12 @@ def present(out: Path, results: Sequence[Row], builds: Sequence[Row]) -> None:
     batch = _CHART_BATCH if _CHART_BATCH in batches else max(batches)
     skew = _CHART_SKEW if _CHART_SKEW in skews else max(skews)
     for path in draw(results, batch, skew, out):
-        _say(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 def _titled(title: str, rows: Sequence[Row]) -> None:
     if rows:
-        _say(f"\n{title}\n")
+        say(f"\n{title}\n")
         print_table(rows)
 
 

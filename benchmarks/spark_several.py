@@ -32,15 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast
 
 from benchmarks import workload
-from benchmarks.report import (
-    count_text,
-    manifest,
-    parse_count,
-    print_table,
-    spread,
-    write_csv,
-    write_manifest,
-)
+from benchmarks.report import count_text, keep, parse_count, print_table, say, spread
 from benchmarks.spark_data import CORES, MASTER, Datasets, start_spark
 from benchmarks.spark_measure import WARM_UP, batch_lines, fingerprint, run_stream, settle
 from benchmarks.spark_workers import fresh_workers
@@ -104,7 +96,7 @@ def prepare(args: argparse.Namespace, spark: SparkSession) -> tuple[Tables, Path
     sizes = dict(zip(_KEYS, (args.rows, args.rows // 10, 1_000), strict=True))
     parquet, stores = {}, {}
     for key, rows in sizes.items():
-        _say(f"making {count_text(rows)} rows of {key}")
+        say(f"making {count_text(rows)} rows of {key}")
         products = data.master(spark, rows)
         parquet[key] = products
         if key != "product_id":
@@ -163,7 +155,7 @@ def turn(
 
 def run(args: argparse.Namespace, spark: SparkSession) -> list[dict[str, Any]]:
     tables, sales = prepare(args, spark)
-    _say("comparing the answers to one micro-batch")
+    say("comparing the answers to one micro-batch")
     compare(tables, sales)
     variants = (tables.one_pass, tables.largest, tables.chained, tables.trick, tables.plain)
     lines: dict[str, list[Any]] = {join.__name__: [] for join in variants}
@@ -173,7 +165,7 @@ def run(args: argparse.Namespace, spark: SparkSession) -> list[dict[str, Any]]:
             if number:  # the first round warms the JVM up
                 lines[join.__name__] += counted
             median = spread(line["trigger_seconds"] for line in counted).median
-            _say(f"round {number} of {args.rounds}, {join.__name__}: {median:.3f} s")
+            say(f"round {number} of {args.rounds}, {join.__name__}: {median:.3f} s")
     first = spread(line["trigger_seconds"] for line in lines["one_pass"]).median
     results = []
     for name, found in lines.items():
@@ -184,10 +176,6 @@ def run(args: argparse.Namespace, spark: SparkSession) -> list[dict[str, Any]]:
              "n": seconds.n, "add_batch_seconds": add_batch, "x one_pass": seconds.median / first}
         )  # fmt: skip
     return results
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def parse() -> argparse.Namespace:
@@ -217,10 +205,9 @@ def main() -> None:
     finally:
         spark.stop()
         shutil.rmtree(args.out / "scratch", ignore_errors=True)
-    _say("\nSeconds per micro-batch\n")
+    say("\nSeconds per micro-batch\n")
     print_table(results)
-    write_csv(args.out / "results.csv", results)
-    write_manifest(args.out / "manifest.json", manifest(vars(args), args.seed, dropped=WARM_UP))
+    say(f"wrote {keep(args.out, 'several', results, args, dropped=WARM_UP)}")
 
 
 if __name__ == "__main__":

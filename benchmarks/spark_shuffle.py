@@ -27,17 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import semistream as ss
 from benchmarks import workload
-from benchmarks.lookups import load_postgresql, say, slices
-from benchmarks.report import (
-    Row,
-    count_text,
-    manifest,
-    parse_count,
-    print_table,
-    spread,
-    write_csv,
-    write_manifest,
-)
+from benchmarks.lookups import load_postgresql, log, slices
+from benchmarks.report import Row, count_text, keep, parse_count, print_table, spread
 from benchmarks.servers import PostgreSQL
 from benchmarks.spark_data import CORES, start_spark
 from benchmarks.spark_workers import workers_of_spark
@@ -240,18 +231,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         spark = start_spark(folder, "1g")
         spark.conf.set("spark.sql.files.openCostInBytes", "128MB")  # a task per file
         rows: list[Row] = []
-        say(f"{count_text(a.rows)} master rows, {count_text(a.stream)} stream rows")
+        log(f"{count_text(a.rows)} master rows, {count_text(a.stream)} stream rows")
         with masters(a.masters, folder, a.rows) as opened:
             for name, stream, n in itertools.product(a.masters, a.streams, map(int, a.partitions)):
                 path = write_stream(folder, stream, a, n)
                 found = cell(spark, path, opened[name], n, a)
                 head = {"master": name, "stream": stream, "partitions": n}
                 rows += [head | dict(row) for row in found]
-                say(f"{name}, {stream}, {n} partitions")
+                log(f"{name}, {stream}, {n} partitions")
         spark.stop()
     print_table(rows)
-    write_csv(a.out / "spark_shuffle.csv", rows)
-    write_manifest(a.out / "spark_shuffle.json", manifest(vars(a), a.seed))
+    log(f"wrote {keep(a.out, 'spark_shuffle', rows, a)}")
 
 
 if __name__ == "__main__":

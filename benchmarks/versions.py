@@ -22,7 +22,7 @@ import pyarrow as pa
 
 import semistream as ss
 
-from .report import count_text, manifest, parse_count, print_table, write_csv, write_manifest
+from .report import count_text, keep, parse_count, print_table
 from .workload import KEY, master_table, stream_table
 
 SLICE = 250_000
@@ -192,9 +192,7 @@ def main() -> None:
         print_table(reads)
     finally:
         shutil.rmtree(path, ignore_errors=True)
-    write_csv(args.out / "versions.csv", [*took, *joins, *reads])
-    write_manifest(args.out / "versions-manifest.json", manifest(vars(args), args.seed))
-    print(f"wrote {args.out}/versions.csv and versions-manifest.json")
+    print(f"wrote {keep(args.out, 'versions', [*took, *joins, *reads], args)}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -71,6 +72,13 @@ def write_files(table: pa.Table, folder: Path, count: int) -> Path:
     return folder
 
 
+def new_store(folders: pytest.TempPathFactory, table: pa.Table, page_bytes: int = 512) -> Path:
+    """A store of the table by its `id`, of many small pages."""
+    path = folders.mktemp("master") / "store"
+    ss.Store.create(path, table, key="id", page_bytes=page_bytes).close()
+    return path
+
+
 def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
     """A stream of the folder's files, one to a micro-batch."""
     schema = spark.read.parquet(str(folder)).schema
@@ -94,6 +102,17 @@ def setting(spark: SparkSession, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(name, before)
+
+
+def batches_of(rows: int) -> Any:
+    """A fixture for all tests of a file: Arrow batches of so few rows that every task sees many."""
+
+    @pytest.fixture(scope="module", autouse=True)
+    def small_batches(spark: SparkSession) -> Iterator[None]:
+        with setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", rows):
+            yield
+
+    return small_batches
 
 
 @contextmanager

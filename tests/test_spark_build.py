@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from spark_data import frame, no_job, sales_table, setting
+from spark_data import batches_of, frame, no_job, sales_table, setting
 
 import semistream as ss
 from semistream.spark import build_store, enrich
@@ -21,11 +21,7 @@ from semistream.testing.rows import keys_of
 ROWS = 400
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _many_batches(spark):
-    """Arrow batches of a few rows, so that a shard is written in many pieces."""
-    with setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", 70):
-        yield
+_many_batches = batches_of(70)  # a shard is written in many pieces
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
-from spark_data import PATIENCE, frame, no_job, setting, stream_of, write_files
+from spark_data import PATIENCE, batches_of, frame, no_job, stream_of, write_files
 
 import semistream as ss
 from semistream.master.store import format as fmt
@@ -37,11 +37,7 @@ KEY_TYPES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _many_batches(spark):
-    """Arrow batches of a few rows, so that the rows of a key come in several of them."""
-    with setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", 7):
-        yield
+_many_batches = batches_of(7)  # the rows of a key come in several of them
 
 
 def table(keys: list[int | None], kind: str, word: str) -> pa.Table:

@@ -14,8 +14,10 @@ import pytest
 from pyspark.sql import DataFrame
 from spark_data import (
     SPARK_HOWS,
+    batches_of,
     frame,
     master_table,
+    new_store,
     no_job,
     payload,
     plan_of,
@@ -35,18 +37,12 @@ SALES = sales_table(500, [*range(120), 7, 7, 7, None, None])
 SMALL = "200kB"  # too little to hold the master whole
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _many_batches(spark):
-    """Arrow batches of a few rows, so that every task sees many."""
-    with setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", 60):
-        yield
+_many_batches = batches_of(60)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("master") / "store"
-    ss.Store.create(path, MASTER, key="id", page_bytes=512).close()
-    return path
+    return new_store(tmp_path_factory, MASTER)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from spark_data import (
     PATIENCE,
     master_table,
+    new_store,
     python_workers,
     sales_table,
     setting,
@@ -28,7 +29,6 @@ from spark_data import (
     write_files,
 )
 
-import semistream as ss
 from benchmarks.faults import Faults
 from benchmarks.faults_verdict import FAULTS, verdict
 from semistream.spark import build_store, enrich
@@ -39,9 +39,7 @@ MASTER = master_table([*range(3_000), *range(0, 3_000, 10), None])
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("master") / "store"
-    ss.Store.create(path, MASTER, key="id", page_bytes=2048).close()
-    return path
+    return new_store(tmp_path_factory, MASTER, 2048)
 
 
 # --- a Python worker ------------------------------------------------------------------------------

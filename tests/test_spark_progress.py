@@ -19,6 +19,7 @@ from spark_data import (
     SPARK_HOWS,
     frame,
     master_table,
+    new_store,
     sales_table,
     setting,
     stream_of,
@@ -39,9 +40,7 @@ MEMORY = "250kB"  # less than the master, so that rows wait and pages are read
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> str:
-    path = tmp_path_factory.mktemp("master") / "store"
-    ss.Store.create(path, MASTER, key="id", page_bytes=1024).close()
-    return str(path)
+    return str(new_store(tmp_path_factory, MASTER, 1024))
 
 
 @pytest.fixture(scope="module")

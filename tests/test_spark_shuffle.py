@@ -15,12 +15,13 @@ from pyspark.sql import functions as F
 from servers import load
 from spark_data import (
     SPARK_HOWS,
+    batches_of,
     frame,
     master_table,
+    new_store,
     no_job,
     plan_of,
     sales_table,
-    setting,
     stream_of,
     write_files,
 )
@@ -36,17 +37,12 @@ SALES = sales_table(2_000, [*range(330), *[7] * 300, *[9] * 40, None, None])
 SMALL = "200kB"  # too little to hold the master whole
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _many_batches(spark):
-    with setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", 60):
-        yield
+_many_batches = batches_of(60)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("master") / "store"
-    ss.Store.create(path, MASTER, key="id", page_bytes=512).close()
-    return path
+    return new_store(tmp_path_factory, MASTER)
 
 
 def counts(df: DataFrame) -> list[int]:

@@ -15,6 +15,7 @@ from spark_data import (
     PATIENCE,
     frame,
     master_table,
+    new_store,
     payload,
     sales_table,
     stream_of,
@@ -36,9 +37,7 @@ JOINED = oracle(SALES, MASTER, "id", "left")
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("master") / "store"
-    ss.Store.create(path, MASTER, key="id", page_bytes=512).close()
-    return path
+    return new_store(tmp_path_factory, MASTER)
 
 
 def finish(df: DataFrame, checkpoint: Path, each=None, out: Path | None = None) -> str:

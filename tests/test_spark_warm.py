@@ -14,6 +14,7 @@ from spark_data import (
     PAYLOAD_SQL,
     frame,
     master_table,
+    new_store,
     python_workers,
     sales_table,
     setting,
@@ -23,7 +24,6 @@ from spark_data import (
     write_files,
 )
 
-import semistream as ss
 from semistream.spark import enrich
 from semistream.spark.warm import BROKER
 from semistream.testing import assert_same_rows, oracle
@@ -35,9 +35,7 @@ MEMORY = "250kB"  # less than the master, so that rows wait and pages are read
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> str:
-    path = tmp_path_factory.mktemp("master") / "store"
-    ss.Store.create(path, master_table([*range(KEYS)]), key="id", page_bytes=1024).close()
-    return str(path)
+    return str(new_store(tmp_path_factory, master_table([*range(KEYS)]), 1024))
 
 
 def look(spark: SparkSession, store: str) -> list[Any]:

@@ -13,13 +13,16 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PythonException
-from spark_data import PATIENCE, frame, master_table, sales_table, stream_of, write_files
+from spark_data import PATIENCE, frame, master_table, sales_table, stream_of, task_of, write_files
 
 import semistream as ss
 from semistream.master.store.place import LocalPlace
 from semistream.spark import build_store, cause, enrich, upsert_into, upsert_store
 from semistream.spark.run_task import part_of
+from semistream.spark.shares import Share
 from semistream.spark.ship import shipped
+from semistream.spark.warm import BROKER
+from semistream.spark.worker import EnrichTask
 
 MASTER = master_table([*range(100)])
 SALES = sales_table(40, [*range(100)])
@@ -137,6 +140,25 @@ def test_a_shard_that_the_driver_does_not_have(tmp_path) -> None:
         part_of(LocalPlace(tmp_path), written)
 
 
+def test_too_little_memory_is_said_in_terms_of_the_call(spark, store, tmp_path) -> None:
+    """A row that is wider than any plan could know of: what the message asks for is enough."""
+    notes = pa.array(["x" * 400_000 if i == 17 else "x" for i in range(40)])
+    folder = write_files(SALES.set_column(2, "note", notes), tmp_path / "wide", 1)
+    df = spark.read.parquet(str(folder))
+
+    def ours(memory: int | str) -> int:
+        joined = enrich(df, store, on="id", memory_per_task=memory, algorithm="sweepjoin")
+        return len(joined.collect())
+
+    with pytest.raises(PythonException) as caught:
+        ours("300kB")
+    error = cause(caught.value)
+    assert isinstance(error, ss.BudgetError)
+    assert f"give memory_per_task={error.least}" in str(error)
+    assert "memory=" not in str(error)
+    assert ours(error.least) == SALES.num_rows
+
+
 def test_other_errors_keep_their_stack(spark) -> None:
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -149,6 +171,42 @@ def test_other_errors_keep_their_stack(spark) -> None:
 
 
 # --- without Spark ------------------------------------------------------------------------------
+
+
+def refused(task: EnrichTask) -> ss.BudgetError:
+    BROKER.living.clear()
+    wide = sales_table(3, [1]).set_column(2, "note", pa.array(["x" * 400_000] * 3))
+    with pytest.raises(ss.BudgetError) as caught:
+        list(task(iter(wide.to_batches())))
+    assert "give memory=" not in str(caught.value)
+    return caught.value
+
+
+def test_a_join_that_can_no_longer_be_made(store) -> None:
+    """The master has grown since the driver looked, say."""
+    error = refused(task_of(store, memory=1_000))
+    assert type(error) is ss.BudgetError
+    assert f"give memory_per_task={error.least}" in str(error)
+
+
+@pytest.mark.parametrize("memory", [1_000, 300_000])
+def test_too_little_for_one_of_several_masters(store, memory) -> None:
+    share = Share(memory, 2_000_000, "products")
+    error = refused(task_of(store, memory=memory, share=share))
+    needs = error.least - 2_000_000 + memory
+    assert needs > memory
+    asked = f"give Master('products', ..., memory={needs}), and memory_per_task={error.least}"
+    assert asked in str(error)
+    assert cause(RuntimeError(f"semistream.errors.BudgetError: {error}")).least == error.least
+
+
+def test_a_share_that_others_divide() -> None:
+    """With half of its share granted, twice what is missing must be asked for."""
+    error = ss.BudgetError("a row is too wide: give memory=600", 600)
+    told = Share(1_000, 1_500, None).too_small(error, 500)
+    assert (str(told), told.least) == ("a row is too wide: give memory_per_task=1700", 1_700)
+    told = Share(1_000, 1_000, None).too_small(error, 1_000)
+    assert told.least == 600
 
 
 def test_a_task_travels_by_value() -> None:
@@ -201,9 +259,10 @@ def test_cause_finds_the_message(said: Callable[[str], str]) -> None:
     found = cause(RuntimeError(said("SpecError: column 'a' is wrong: 1; rename it")))
     assert type(found) is ss.SpecError
     assert str(found) == "column 'a' is wrong: 1; rename it"
-    budget = cause(RuntimeError(said("BudgetError: too small: give memory=123")))
-    assert isinstance(budget, ss.BudgetError)
-    assert budget.least == 123
+    for remedy in ("memory=123", "memory_per_task=123", "M(memory=45), and memory_per_task=123"):
+        budget = cause(RuntimeError(said(f"BudgetError: too small: give {remedy}")))
+        assert isinstance(budget, ss.BudgetError)
+        assert budget.least == 123
 
 
 def test_cause_of_something_else() -> None:

@@ -13,7 +13,7 @@ from ..errors import BudgetError, SemiStreamError
 _OURS = re.compile(
     r"\bsemistream\.errors\.(\w+): (.*?)(?=\s*SQLSTATE: |\n\s*\n|\n\s+at |\n===|\s*\Z)", re.DOTALL
 )
-_LEAST = re.compile(r"give memory=(\d+)")
+_LEAST = re.compile(r"\bmemory(?:_per_task)?=(\d+)")  # the last: that of the whole task
 
 
 def cause(failed: object) -> SemiStreamError | None:
@@ -36,8 +36,8 @@ def cause(failed: object) -> SemiStreamError | None:
 def _error(name: str, message: str) -> SemiStreamError:
     kind = getattr(errors, name, SemiStreamError)
     if issubclass(kind, BudgetError):
-        least = _LEAST.search(message)
-        return kind(message, int(least[1]) if least else 0)
+        least = _LEAST.findall(message)
+        return kind(message, int(least[-1]) if least else 0)
     error: SemiStreamError = kind(message)
     return error
 

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ..errors import BudgetError, SpecError
+from ..errors import SpecError
 from ..master import Source
 from ..memory import parse_bytes
 from .frames import with_columns
-from .masters import Master, Opened, budgets, make_step, open_all, too_small
+from .masters import Master, Opened, budgets, make_step, open_all
 from .overhead import say_overhead
 from .progress import Counters
 from .schema import stream_schema as columns_of_stream
@@ -54,24 +54,22 @@ def enrich(
     database with ?table=, or any open master; a path must be readable on the driver and on every
     executor. What can be wrong is found here, on the driver, before any task runs.
 
-    Several masters are joined in one pass with a list of `Master(source, on, ...)`, each as if
-    `enrich` was called for one after the other: a later one may be joined on columns that an
-    earlier one brought. The arguments from `on` to `suffix`, and those about versions and unmatched
-    rows, then belong into each `Master`.
+    Several masters are joined in one pass with a list of `Master(source, on, ...)`, as if one after
+    the other: a later one may be joined on columns that an earlier one brought. The arguments from
+    `on` to `suffix`, and those about versions and unmatched rows, then belong into each `Master`.
 
     `memory_per_task` is what each running task may hold, all masters together ("10%" is of the
     masters' bytes), so an executor with four cores needs four times as much beside its heap: set
     spark.executor.memoryOverhead accordingly.
 
-    `version`: a number, or "latest": the newest version there is now (whichever an open `Store`
-    has), and for a stream the newest one when a micro-batch begins, the same for all its rows and
-    when it is replayed. `pins` is the folder where streams write these versions down; all
-    executors must reach it. `version_column` names a column that tells each row's version.
+    `version` is a number or "latest": the newest there is now (whichever an open `Store` has), and
+    for a stream the newest when a micro-batch begins, the same for all its rows and when it is
+    replayed. `pins` is the folder where streams write these versions down; all executors must reach
+    it. `version_column` names a column that tells each row's version.
 
     `unmatched`, instead of `how`, says what becomes of rows without a match: "drop" them, "keep"
     them with NULLs, or "split": keep them and tell them apart in a column `matched`, so that one
-    sink can divide them. `matched_column` gives that column another name, and works with
-    how="left", too.
+    sink can divide them. `matched_column` renames that column, and works with how="left", too.
 
     `shuffle="key"` first brings rows of one key, and of keys in neighbouring pages, together in
     `partitions` tasks (None: one per task slot), hot keys divided so that no task gets much more
@@ -84,14 +82,8 @@ def enrich(
         raise SpecError(f"df must be a Spark DataFrame, not {type(df).__name__}")
     if stream_schema is not None:
         df = with_columns(df, stream_schema)
-    one: dict[str, Any] = {
-        "on": on,
-        "how": how,
-        "columns": columns,
-        "suffix": suffix,
-        "algorithm": algorithm,
-    }
-    one |= {"version": version, "version_column": version_column}
+    one: dict[str, Any] = {"on": on, "how": how, "columns": columns, "suffix": suffix}
+    one |= {"algorithm": algorithm, "version": version, "version_column": version_column}
     one |= {"unmatched": unmatched, "matched_column": matched_column}
     opened = open_all(df, _masters(master, one), pins)
     try:
@@ -100,10 +92,16 @@ def enrich(
     finally:
         for each in opened:
             each.close()
+    return _stage(df, spread, steps, declared=stream_schema is not None)
+
+
+def _stage(df: DataFrame, spread: DataFrame, steps: list[Step], declared: bool) -> DataFrame:
+    """The stage in which tasks take the steps. `spread` has the rows of `df`, shuffled or not;
+    `declared`: the caller named the columns, and tasks check that they are those."""
     incoming = columns_of_stream(df)
     say_overhead(df, sum(step.memory for step in steps))
     counters = Counters(df, [step.name for step in steps])
-    task = EnrichTask(steps, counters.counting, None if stream_schema is None else incoming)
+    task = EnrichTask(steps, counters.counting, incoming if declared else None)
     ready = counters.before(spread)
     joined = ready.mapInArrow(shipped(task), from_arrow_schema(task.schema(incoming)))
     return counters.after(joined)
@@ -135,10 +133,7 @@ def plan_steps(df: DataFrame, opened: Sequence[Opened], memory_per_task: int | s
     memory = parse_bytes(memory_per_task, whole)
     schema, steps = columns_of_stream(df), []
     for each, share in zip(opened, budgets(opened, memory), strict=True):
-        try:
-            step = make_step(df, each, schema, share)
-        except BudgetError as error:
-            raise too_small(error, each, share, memory) from None
+        step = make_step(df, each, schema, share, memory)
         schema = step.schema(schema)
         steps.append(step)
     return steps

@@ -23,6 +23,7 @@ from .frames import is_stream, micro_batch
 from .pins import Folder, Pins
 from .pins_folder import pins_folder
 from .schema import spark_schema
+from .shares import Share
 from .worker import Step
 
 MOST_TABLE_BYTES = 64 << 20
@@ -146,31 +147,18 @@ def budgets(opened: Sequence[Opened], memory: int) -> list[int]:
     return [share or 0 for share in shares]
 
 
-def too_small(error: BudgetError, opened: Opened, share: int, memory: int) -> BudgetError:
-    """What to change in the call of `enrich` where one master got too little of the memory."""
-    more, ask = memory - share + error.least, f"give memory={error.least}"
-    if share == memory and opened.asked.memory is None:
-        return BudgetError(str(error).replace(ask, f"give memory_per_task={more}"), more)
-    name = opened.master.describe().name
-    both = f"give Master({name!r}, ..., memory={error.least}), and memory_per_task={more}"
-    return BudgetError(str(error).replace(ask, both), more)
-
-
-def make_step(df: DataFrame, opened: Opened, incoming: pa.Schema, memory: int) -> Step:
+def make_step(
+    df: DataFrame, opened: Opened, incoming: pa.Schema, memory: int, task_memory: int
+) -> Step:
     """Check names, types and the budget as the workers' own join will, with a join that is never
     fed, and write down what the workers need."""
     asked, info = opened.asked, opened.master.describe()
-    with SemiStreamJoin(
-        opened.master,
-        asked.on,
-        asked.how,
-        asked.columns,
-        asked.algorithm,
-        memory,
-        suffix=asked.suffix,
-        matched_column=asked.matched_column,
-    ) as rehearsal:
-        joined = rehearsal.check(incoming)
+    alone = memory == task_memory and asked.memory is None
+    share = Share(memory, task_memory, None if alone else info.name)
+    try:
+        algorithm, joined = _rehearse(opened, incoming, memory)
+    except BudgetError as error:
+        raise share.too_small(error, memory) from None
     _check_case(df, joined.names, len(incoming))
     if asked.version_column is not None:
         _check_version_column(df, opened.master, asked.version_column, joined.names)
@@ -185,7 +173,7 @@ def make_step(df: DataFrame, opened: Opened, incoming: pa.Schema, memory: int) -
         else list(asked.columns),
         suffix=asked.suffix,
         memory=memory,
-        algorithm=rehearsal.algorithm.name,
+        algorithm=algorithm,
         casts={f.name: f.type for f, g in zip(arrow, joined, strict=True) if f.type != g.type},
         added=pa.schema(list(joined)[len(incoming) :]),
         pins=opened.pins,
@@ -193,7 +181,24 @@ def make_step(df: DataFrame, opened: Opened, incoming: pa.Schema, memory: int) -
         matched_column=asked.matched_column,
         auto=asked.algorithm == "auto",
         name=info.name,
+        share=share,
     )
+
+
+def _rehearse(opened: Opened, incoming: pa.Schema, memory: int) -> tuple[str, pa.Schema]:
+    """The algorithm, and the columns that leave."""
+    asked = opened.asked
+    with SemiStreamJoin(
+        opened.master,
+        asked.on,
+        asked.how,
+        asked.columns,
+        asked.algorithm,
+        memory,
+        suffix=asked.suffix,
+        matched_column=asked.matched_column,
+    ) as join:
+        return join.algorithm.name, join.check(incoming)
 
 
 def _locator(opened: OpenMaster) -> dict[str, Any]:

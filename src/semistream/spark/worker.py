@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from ..master import Master
 from .declared import check_columns, in_words
 from .pins import Folder, Pins
 from .reach import open_in_task
+from .shares import Share
 from .tally import Counting, TaskTally, Verb
 from .warm import BROKER, Wanted
 
@@ -38,7 +40,8 @@ class Step:
     version_column: str | None = None
     matched_column: str | None = None
     auto: bool = False  # the algorithm may be another where the budget is too small for this one
-    name: str = ""  # of the master, for counters
+    name: str = ""  # of the master, for counters and messages
+    share: Share | None = None  # `memory` as the call of enrich said it; None: as all of it
 
     def schema(self, stream: pa.Schema) -> pa.Schema:
         """The columns that leave, for a stream with these columns."""
@@ -63,6 +66,15 @@ class Step:
             )
         return pa.RecordBatch.from_arrays(columns, names=names)
 
+    @contextmanager
+    def in_terms_of_the_call(self, granted: int) -> Iterator[None]:
+        """A join asks for memory=, which whoever called `enrich` has said in other words."""
+        try:
+            yield
+        except BudgetError as error:
+            share = self.share or Share(self.memory, self.memory, None)
+            raise share.too_small(error, granted) from None
+
     # --- the join and its version --------------------------------------------------------------
 
     def wanted(self, stream: pa.Schema) -> Wanted:
@@ -73,17 +85,21 @@ class Step:
     def _make(self, stream: pa.Schema, memory: int) -> SemiStreamJoin:
         master = self._master(None)
         try:
-            try:
-                join = self._join(master, stream, self.algorithm, memory)
-            except BudgetError:  # the master has grown, or others share the memory
-                if not self.auto:
-                    raise
-                join = self._join(master, stream, "auto", memory)
+            with self.in_terms_of_the_call(memory):
+                join = self._fitting(master, stream, memory)
             self._check(join, stream)
             return join
         except BaseException:
             master.close()
             raise
+
+    def _fitting(self, master: Master, stream: pa.Schema, memory: int) -> SemiStreamJoin:
+        try:
+            return self._join(master, stream, self.algorithm, memory)
+        except BudgetError:  # the master has grown, or others share the memory
+            if not self.auto:
+                raise
+            return self._join(master, stream, "auto", memory)
 
     def _join(
         self, master: Master, stream: pa.Schema, algorithm: str, memory: int
@@ -195,9 +211,16 @@ class EnrichTask:
         self, joins: list[SemiStreamJoin], at: int, verb: Verb, *args: Any, tally: TaskTally
     ) -> Iterator[pa.RecordBatch]:
         """What leaves the join at `at` goes through those after it."""
-        for out in tally.work(at, verb, *args):
+        for out in self._work(at, joins[at].budget, tally.work(at, verb, *args)):
             done = self.steps[at].finish(out, joins[at])
             if at + 1 == len(joins):
                 yield done
             else:
                 yield from self._on(joins, at + 1, joins[at + 1].push, done, tally=tally)
+
+    def _work(
+        self, at: int, granted: int, outs: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows may turn out to be wider than any plan could know of."""
+        with self.steps[at].in_terms_of_the_call(granted):
+            yield from outs
