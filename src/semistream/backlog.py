@@ -16,13 +16,10 @@ from .columns import Chunks
 from .kernels import multimap
 from .layout import row_bytes
 from .memory import Ledger
+from .plan import CHUNK_BYTES, slot_bytes, waiting_rows
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-SLOT_BYTES = 8 + 8 + 8 + 1 + 4 + 4  # codes, loc, ticket, matched, resume, free list
-WORK_BYTES = 60  # what a sweep allocates per waiting row to sort, find and answer it
-LINK_BYTES = 8 + 4 * 9 + 32  # links, the multimap's table, and matches on their way out
-CHUNK_BYTES = 512  # what a chunk costs besides its rows
 
 
 class Backlog:
@@ -31,7 +28,7 @@ class Backlog:
     ) -> None:
         """`limit` bytes in all; a row of `widest` bytes must find room in an empty backlog."""
         self._ledger, self._widest, self._linked = ledger, widest, linked
-        self._per_row = SLOT_BYTES + (LINK_BYTES if linked else WORK_BYTES)
+        self._per_row = slot_bytes(linked)
         self.chunks = Chunks(schema)
         self.arrivals = 0
         self.resize(limit)
@@ -39,8 +36,8 @@ class Backlog:
     def resize(self, limit: int) -> None:
         """Begin anew, empty, with `limit` bytes."""
         self.limit = limit
-        left = limit - 2 * self._widest - 2 * CHUNK_BYTES
-        self.capacity = max(1, left // (self._per_row + row_bytes(self.chunks.schema)))
+        row = row_bytes(self.chunks.schema)
+        self.capacity = waiting_rows(limit, self._widest, self._linked, row)
         self.chunks = Chunks(self.chunks.schema, self.chunks.layouts)
         self.codes: I64 = np.empty(self.capacity, np.int64)
         self.loc: I64 = np.empty(self.capacity, np.int64)

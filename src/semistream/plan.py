@@ -22,6 +22,7 @@ SEEK_PAGES = 4
 KAPPA = 47_000  # bytes a disk reads in the time of one seek; fits the published best buffers
 MOST_MAPPED = 32 << 20  # mapped pages of one step: they cost no memory
 STREAM_ROW = 2048  # bytes of a stream row that every plan has room for
+LEAST_KEYS = 64  # a front stage with fewer is not worth having
 COMFORT = 8 << 20  # a master that is held whole has no use for more than this besides
 
 
@@ -37,6 +38,35 @@ class Split:
     pool: int = 0  # cached pages
     held: int = 0  # ordered answers behind older rows
     stream: int = 0  # rows that have arrived and are not taken in yet, where load is shed
+
+
+# --- how many rows find room -------------------------------------------------------------------
+
+SLOT_BYTES = 8 + 8 + 8 + 1 + 4 + 4  # a waiting row: code, place, ticket, matched, resume, free list
+WORK_BYTES = 60  # what a sweep allocates per waiting row to sort, find and answer it
+LINK_BYTES = 8 + 4 * 9 + 32  # links, the multimap's table, and matches on their way out
+CHUNK_BYTES = 512  # what a chunk of waiting rows costs besides its rows
+ENTRY_BYTES = 44  # of the front stage's table and sketch, per key
+
+
+def slot_bytes(linked: bool) -> int:
+    """What a waiting row costs besides its columns; `linked`: it is found by its code."""
+    return SLOT_BYTES + (LINK_BYTES if linked else WORK_BYTES)
+
+
+def waiting_rows(limit: int, widest: int, linked: bool, row_bytes: int) -> int:
+    """Rows that can wait in `limit` bytes, with room for one of `widest` bytes."""
+    left = limit - 2 * widest - 2 * CHUNK_BYTES
+    return max(1, left // (slot_bytes(linked) + row_bytes))
+
+
+def cached_keys(limit: int, row_bytes: int) -> int:
+    """Keys that a front stage of `limit` bytes has room for; 0: too few to be worth having."""
+    keys = limit // (row_bytes + ENTRY_BYTES)
+    return keys if keys >= LEAST_KEYS else 0
+
+
+# --- which part gets how much ------------------------------------------------------------------
 
 
 def choose(master: MasterFacts, budget: int) -> str:
