@@ -44,7 +44,7 @@ class Engine:
         self.question, self.schema = question, schema
         self.input: deque[pa.RecordBatch] = deque()
         self.counters = Counters()
-        self.steps = 0
+        self.steps = self.pieces = 0
         self.disk_seconds = 0.0
         self.ledger = ledger
         self.order: Reorder | None = None
@@ -138,6 +138,11 @@ class Engine:
         return len(self.phase.parts.backlog) if self.phase is not None else 0
 
     @property
+    def slots(self) -> int:
+        """Rows that may wait at most."""
+        return self.phase.parts.backlog.capacity if self.phase is not None else 0
+
+    @property
     def buffered(self) -> int:
         """Rows that have arrived and are not taken in yet (with shedding)."""
         return 0
@@ -211,6 +216,7 @@ class Engine:
 
     def _take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Front stage: answer what it can, let the rest wait."""
+        self.pieces += 1
         encoded = self.coder.encode(batch)
         rows = self.output.shape.extend(batch, encoded.arrays, self._taken)
         self._taken += len(batch)

@@ -164,6 +164,7 @@ class Machine:
     reads: tuple[ReadCost, ...] = ()
     costs: Mapping[str, Points] = field(default_factory=dict)
     spread: Mapping[str, float] = field(default_factory=dict)
+    cpu: Cpu | None = None  # a processor that is not here, in the place of `costs`
     measured: str = ""  # when, as in 2026-11-16T09:30:00+00:00; empty: not measured
     host: str = ""  # where
     note: str = ""  # why these are not the numbers that one might expect
@@ -272,7 +273,9 @@ def _read(place: Path) -> Machine:
         costs = {n: tuple((float(a), float(b)) for a, b in p) for n, p in found["costs"].items()}
         reads = tuple(ReadCost(**read) for read in found["reads"])
         device = Device(**found["device"])
-        return Machine(**{**found, "device": device, "reads": reads, "costs": costs})
+        cpu = None if found.get("cpu") is None else Cpu(**found["cpu"])
+        known = {"device": device, "reads": reads, "costs": costs, "cpu": cpu}
+        return Machine(**{**found, **known})
     except OSError as error:
         raise MachineError(f"{place} cannot be read: {error.strerror}; calibrate first") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:

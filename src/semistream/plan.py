@@ -134,6 +134,14 @@ def _total(master: MasterFacts, split: Split) -> int:
     return master.resident_bytes + parts + split.piece_rows * INTAKE_BYTES
 
 
+def least_bytes(
+    algorithm: Algorithm, master: MasterFacts, stream_row: int, shed: bool = False
+) -> int:
+    """The least memory that works."""
+    least = _total(master, _least(master, stream_row, shed))
+    return least + (whole_bytes(master) if algorithm.front == "all" else 0)
+
+
 def least_memory(
     algorithm: Algorithm, master: MasterFacts, budget: int, stream_row: int, shed: bool = False
 ) -> None:
@@ -143,9 +151,7 @@ def least_memory(
             f"{algorithm.name} needs an index on {list(master.key)}, which {master.name} has not; "
             'use algorithm="meshjoin", or build a store from it with Store.create'
         )
-    least = _total(master, _least(master, stream_row, shed))
-    if algorithm.front == "all":
-        least += whole_bytes(master)
+    least = least_bytes(algorithm, master, stream_row, shed)
     if budget < least:
         raise BudgetError(
             f"a budget of {show_bytes(budget)} is too small for {algorithm.name} on {master.name} "

@@ -57,6 +57,7 @@ class Workload:
     skew_error: float | None = None  # standard error of `skew`; None: it is an assumption
     row_bytes: int = 20  # of a stream row in Arrow memory
     columns: int = 3  # of the stream
+    batch_rows: int = 100_000  # that come at a time
     orphans: float = 0.0  # share of rows whose key the master does not have
     rows: int | None = None  # of the sample, or that have come so far
     distinct: int | None = None  # keys among these

@@ -29,6 +29,8 @@ class Stats:
     peak_bytes: int
     budget_bytes: int
     steps: int
+    pieces: int = 0  # parts of batches that were taken in
+    slots: int = 0  # rows that may wait at most
     disk_seconds: float = 0.0  # spent in the disk phase
     shed: int = 0  # rows moved out so far, those that a join before this one left out included
     reloaded: int = 0  # rows brought back
@@ -50,6 +52,8 @@ def stats_of(
         peak_bytes=ledger.peak,
         budget_bytes=ledger.budget,
         steps=engine.steps if engine is not None else 0,
+        pieces=engine.pieces if engine is not None else 0,
+        slots=engine.slots if engine is not None else 0,
         disk_seconds=engine.disk_seconds if engine is not None else 0.0,
         shed_out=engine.shed_out if engine is not None else 0,
         buffered=engine.buffered if engine is not None else 0,
