@@ -195,6 +195,18 @@ def test_no_home_that_can_be_written(no_home, monkeypatch) -> None:
     assert Machine.load() == DEFAULT_MACHINE
 
 
+def test_a_file_of_someone_else_among_temporary_files(no_home, monkeypatch) -> None:
+    """Ignored, unless the environment names it."""
+    (no_home / "cache").write_text("a file where the folder should be")
+    place = MACHINE.save()
+    someone = os.getuid() + 1
+    monkeypatch.setattr("os.getuid", lambda: someone)
+    monkeypatch.setattr("semistream.machine._places", lambda: [place])
+    assert Machine.load() == DEFAULT_MACHINE
+    monkeypatch.setenv(PLACE, str(place))
+    assert Machine.load() == MACHINE
+
+
 def damaged() -> dict[str, str]:
     good = {"kind": "semistream machine", "format": 1, "reads": [], "costs": {}}
     good["device"] = {"name": "d", "request_seconds": 1, "bytes_per_second": 10}

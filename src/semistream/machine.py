@@ -230,13 +230,12 @@ class Machine:
         if path is not None:
             return _read(Path(path))
         for place in _places():
-            with suppress(OSError):
-                if not place.exists() or place.stat().st_uid not in (os.getuid(), 0):
-                    continue  # in a folder for everybody it may be anybody's
-                try:
-                    return _read(place)
-                except MachineError as error:
-                    return replace(DEFAULT_MACHINE, note=f"not used: {error}")
+            if not _is_ours(place):
+                continue
+            try:
+                return _read(place)
+            except MachineError as error:
+                return replace(DEFAULT_MACHINE, note=f"not used: {error}")
         return DEFAULT_MACHINE
 
 
@@ -248,6 +247,14 @@ def _places() -> list[Path]:
     home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     scratch = Path(tempfile.gettempdir()) / f"semistream-{os.getuid()}"
     return [home / "semistream" / "machine.json", scratch / "machine.json"]
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether there is a file to be trusted: among temporary files it may be anybody's."""
+    with suppress(OSError):
+        shared = place.is_relative_to(tempfile.gettempdir()) and not os.environ.get(PLACE)
+        return place.stat().st_uid == os.getuid() or not shared
+    return False
 
 
 def _write(place: Path, content: str) -> Path:
