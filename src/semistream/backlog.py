@@ -16,7 +16,7 @@ from .columns import Chunks
 from .kernels import multimap
 from .layout import row_bytes
 from .memory import Ledger
-from .plan import CHUNK_BYTES, slot_bytes, waiting_rows
+from .plan import CHUNK_BYTES, FEW, SMALL, slot_bytes, waiting_rows
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -51,6 +51,7 @@ class Backlog:
         self._bytes = 0
         self._dead = 0  # rows that have gone from chunks that have not
         self._dead_before = 0  # after the last packing
+        self._small: list[tuple[I32, I64]] = []  # slots and tickets of the last small chunks
         self.links = Links(self.capacity, self.codes) if self._linked else None
         self._account()
 
@@ -83,8 +84,26 @@ class Backlog:
         self.arrivals += n
         if self.links is not None:
             self.links.add(slots)
+        if n < SMALL:
+            self._gather_small(slots)
         self._account()
         return slots
+
+    def _gather_small(self, slots: I32) -> None:
+        """Small chunks that came one after another become one: each costs CHUNK_BYTES. They stay in
+        the order of arrival, so that a scan lets whole chunks go."""
+        self._small.append((slots, self.ticket[slots]))
+        rows = sum(len(some) for some, _ in self._small)
+        if rows < SMALL and len(self._small) < FEW:
+            return
+        here = [some[self.ticket[some] == tickets] for some, tickets in self._small]
+        together = np.concatenate(here)
+        self._small = []
+        if self.chunks.widths(self.loc[together])[-1] > self.free_bytes - CHUNK_BYTES:
+            return
+        self._bring_together(together)
+        if rows < SMALL:
+            self._small = [(together, self.ticket[together])]
 
     def _new_chunk(self, rows: pa.RecordBatch, n: int) -> int:
         size = rows.get_total_buffer_size() + CHUNK_BYTES
@@ -149,6 +168,7 @@ class Backlog:
         live = np.maximum(0, size - CHUNK_BYTES) * np.array(self._alive) / rows
         gain = size - live
         order = np.argsort(live / np.maximum(1, gain), kind="stable")
+        order = order[4 * gain[order] > size[order]]  # others are copied for little
         order = order[np.cumsum(live[order]) <= self.free_bytes + spare - 2 * CHUNK_BYTES]
         if gain[order].sum() < self.limit // 32 + CHUNK_BYTES:
             return False
@@ -168,6 +188,7 @@ class Backlog:
         self.chunks = Chunks(self.chunks.schema, self.chunks.layouts)
         self._alive, self._size, self._bytes = [], [], 0
         self._dead = self._dead_before = 0
+        self._small = []
         self._free = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
         self._free_count = self.capacity
         self.ticket[:] = -1

@@ -196,8 +196,12 @@ class Engine:
         most = min(most, self.phase.room())
         if most <= 0:
             return 0
-        free = self.phase.parts.backlog.free_bytes - ROOM_BYTES
         size = batch.slice(0, most).nbytes
+        if size > self.phase.parts.backlog.free_bytes - ROOM_BYTES:
+            # Rows that have left still lie in their chunks. Nothing else is under way, so the copy
+            # may take what is kept for new rows.
+            self.phase.parts.backlog.compact(self.split.piece_rows * INTAKE_BYTES)
+        free = self.phase.parts.backlog.free_bytes - ROOM_BYTES
         if size <= free and (self._same_width or size <= self._widest):
             return most
         ends = Chunks.of(batch.slice(0, most)).widths(np.arange(most, dtype=np.int64))

@@ -46,6 +46,8 @@ SLOT_BYTES = 8 + 8 + 8 + 1 + 4 + 4  # a waiting row: code, place, ticket, matche
 WORK_BYTES = 60  # what a sweep allocates per waiting row to sort, find and answer it
 LINK_BYTES = 8 + 4 * 9 + 32  # links, the multimap's table, and matches on their way out
 CHUNK_BYTES = 512  # what a chunk of waiting rows costs besides its rows
+SMALL = 512  # a chunk of fewer rows is brought together with others
+FEW = 8  # so many of them at least, or enough for one that is not small
 ENTRY_BYTES = 44  # of the front stage's table and sketch, per key
 
 

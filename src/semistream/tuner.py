@@ -1,0 +1,126 @@
+"""The best knobs of one algorithm, by the model: for a budget the highest rate, for a rate the least
+memory.
+
+    knob                     of                                tuned by
+    front_share              cmeshjoin, chybridjoin, cinlj,    a search over the share, log-spaced on
+                             xhybridjoin, sweepjoin            its smaller side
+    read_bytes               meshjoin's and hybridjoin's       the same over sizes, or the published
+                             families                          default (buffer="default")
+    page_pool                inlj, where pages are read        the same
+
+What the user has set stays as it is. A lookup position other than the oldest row is for shedding
+and is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from .errors import BudgetError, SpecError
+from .machine import Machine
+from .memory import show_bytes
+from .plan import least_bytes
+from .predict import Case, Prediction, predict, with_params
+
+DEFAULT_BUFFER = 930_000  # bytes: MESHJOIN with a default buffer, section 4.3, the best for 20 MB
+SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.22, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+BUFFERS = tuple(1 << i for i in range(15, 25))  # 32 kB to 16 MB
+POOLS = (0.0, 0.2, 0.4, 0.6, 0.8)
+MOST_TIMES = 1 << 20  # of the least memory: beyond, more does not help
+
+
+def tune(case: Case, machine: Machine, buffer: str = "best") -> Prediction:
+    """The knobs with the highest predicted rate. `buffer`: "best", or "default" for the published
+    default of what one read brings."""
+    if buffer not in ("best", "default"):
+        raise SpecError(f'buffer={buffer!r}: choose "best" or "default"')
+    if buffer == "default" and case.params.read_bytes is None:
+        case = with_params(case, read_bytes=DEFAULT_BUFFER)
+    best = predict(case, machine)
+    for name, values in _knobs(case):
+        best = _search(best, machine, name, values)
+    return best
+
+
+def grid(case: Case, machine: Machine) -> Prediction:
+    """The same by trying all combinations: slow, for validation."""
+    knobs = _knobs(case)
+    found = [predict(case, machine)]
+    for values in product(*(fine for _, fine in ((n, _fine(v)) for n, v in knobs))):
+        chosen = dict(zip((name for name, _ in knobs), values, strict=True))
+        found.append(predict(with_params(case, **chosen), machine))
+    return max(found, key=lambda p: p.rate)
+
+
+def least_memory_for(rate: float, case: Case, machine: Machine) -> Prediction:
+    """The least memory whose tuned rate is `rate` stream rows per second; case.memory does not
+    count. Refused where no memory is enough: what the processor does per row takes time as well."""
+    if not rate > 0:
+        raise SpecError(f"rate={rate!r} is not a number of rows per second above 0")
+    low = least_bytes(case.algorithm, case.master, max(2048, case.workload.row_bytes))
+    high = low
+    while True:
+        found = tune(replace(case, memory=high), machine)
+        if found.rate >= rate:
+            break
+        if high > MOST_TIMES * low or high > 64 * case.master.bytes + (1 << 30):
+            raise SpecError(
+                f"{case.algorithm.name} on {case.master.name} reaches {found.rate:,.0f} rows per "
+                f"second at most, with {show_bytes(high)}, and not {rate:,.0f}: use more tasks, "
+                "or another algorithm"
+            )
+        low, high = high, 2 * high
+    while high - low > max(4096, high // 100):
+        middle = (low + high) // 2
+        tried = tune(replace(case, memory=middle), machine)
+        if tried.rate >= rate:
+            high, found = middle, tried
+        else:
+            low = middle
+    return found
+
+
+def _knobs(case: Case) -> list[tuple[str, Sequence[float]]]:
+    """What may be tuned, and values to begin with."""
+    algorithm, params, knobs = case.algorithm, case.params, []
+    if algorithm.disk in ("scan", "seek") and params.read_bytes is None:
+        page = case.master.max_page_bytes + 1024
+        sizes = BUFFERS if algorithm.disk == "scan" else [page * n for n in (1, 2, 4, 8, 16)]
+        if not (algorithm.disk == "scan" and case.master.mapped):
+            knobs.append(("read_bytes", [max(page, size) for size in sizes]))
+    if algorithm.front in ("groups", "pinned") and params.front_share is None:
+        knobs.append(("front_share", SHARES))
+    if algorithm.name == "ssij" and params.front_share is None:
+        knobs.append(("front_share", SHARES[1:]))
+    if algorithm.name == "inlj" and not case.master.mapped and params.page_pool == 0:
+        knobs.append(("page_pool", POOLS))
+    return knobs
+
+
+def _search(
+    best: Prediction, machine: Machine, name: str, values: Sequence[float]
+) -> Prediction:
+    """The best of some values, then of those between it and its neighbours."""
+    tried = {value: _try(best.case, machine, name, value) for value in values}
+    at = max(tried, key=lambda value: tried[value].rate)
+    place = list(values).index(at)
+    around = values[max(0, place - 1) : place + 2]
+    for low, high in zip(around, around[1:], strict=False):
+        middle = (low + high) / 2
+        value = int(middle) if name == "read_bytes" else round(middle, 4)
+        tried[value] = _try(best.case, machine, name, value)
+    return max([best, *tried.values()], key=lambda p: p.rate)
+
+
+def _try(case: Case, machine: Machine, name: str, value: float) -> Prediction:
+    whole = int(value) if name == "read_bytes" else value
+    return predict(with_params(case, **{name: whole}), machine)
+
+
+def _fine(values: Sequence[float]) -> list[float]:
+    """Four values for one."""
+    return [float(v) for v in np.interp(np.arange(0, len(values) - 1, 0.25), range(len(values)), values)]
