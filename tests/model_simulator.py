@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,3 +83,91 @@ class Hybrid:
         for _ in range(warm):
             self.read()
         return sum(self.read() for _ in range(reads)) / reads
+
+
+def pool_miss_rate(draws: Draws, page: IntArray, pool: int, warm: int, rows: int) -> float:
+    """Lookups whose page is not in a pool of the pages last used."""
+    used: OrderedDict[int, None] = OrderedDict()
+    missed = 0
+    for number, wanted in enumerate(page[draws.take(warm + rows)].tolist()):
+        if wanted in used:
+            used.move_to_end(wanted)
+            continue
+        missed += number >= warm
+        used[wanted] = None
+        if len(used) > pool:
+            used.popitem(last=False)
+    return missed / rows
+
+
+class Planned:
+    """Ssij: rows wait under their page, half of them are answered when 70 % of the slots are used.
+
+    The rules of the disk phase with pages in place of rows: who waits is a count per page.
+    """
+
+    def __init__(
+        self, draws: Draws, page: IntArray, slots: int, pool: int, pending: int = 4096
+    ) -> None:
+        pages = int(page.max()) + 1
+        self._draws, self._page, self._slots, self._pool = draws, page, slots, pool
+        self._pending_rows = pending
+        self._waiting = np.zeros(pages, np.int64)
+        self._oldest = np.full(pages, np.iinfo(np.int64).max)
+        self._utility = np.zeros(pages)
+        self._cached = np.zeros(pages, np.bool_)
+        self.arrivals = self.pages_read = self.waited = 0
+
+    def phase(self) -> None:
+        """Take rows in until 70 % of the slots are used, then read pages until half are free."""
+        filled = int(0.7 * self._slots) + 1
+        while (free := filled - int(self._waiting.sum())) > 0:
+            self._take(min(free, self._pending_rows))
+        self._join()
+
+    def _take(self, rows: int) -> None:
+        asked = np.bincount(self._page[self._draws.take(rows)], minlength=len(self._waiting))
+        if rows == self._pending_rows:  # enough to look at: cached pages answer theirs
+            served = np.where(self._cached, asked + self._waiting, 0)
+            self._utility += served
+            self._waiting[self._cached] = 0
+            asked = np.where(self._cached, 0, asked)
+            self._oldest[self._cached] = np.iinfo(np.int64).max
+        self._oldest = np.where((self._waiting == 0) & (asked > 0), self.arrivals, self._oldest)
+        self._waiting += asked
+        self.arrivals += rows
+
+    def _join(self) -> None:
+        total = int(self._waiting.sum())
+        late = self._oldest < self.arrivals - 8 * self._slots
+        pages = np.flatnonzero(self._waiting)
+        order = pages[np.lexsort((-self._waiting[pages], ~late[pages]))]
+        freed = np.cumsum(self._waiting[order])
+        most = int(np.searchsorted(freed, -(-total // 2), "left")) + 1
+        chosen = order[: max(most, int(late[pages].sum()))]
+        for page in np.sort(chosen[~self._cached[chosen]]).tolist():
+            self.pages_read += 1
+            self._keep(page, int(self._waiting[page]))
+        self._utility[chosen] = np.maximum(self._utility[chosen], self._waiting[chosen])
+        self._waiting[chosen] = 0
+        self._oldest[chosen] = np.iinfo(np.int64).max
+        self._utility /= 2
+
+    def _keep(self, page: int, served: int) -> None:
+        if self._pool == 0:
+            return
+        if self._cached.sum() >= self._pool:
+            held = np.flatnonzero(self._cached)
+            worst = held[np.argmin(self._utility[held])]
+            if self._utility[worst] >= served:
+                return
+            self._cached[worst] = False
+        self._cached[page] = True
+
+    def pages_per_row(self, warm: int, phases: int) -> float:
+        for _ in range(warm):
+            self.phase()
+        rows, pages = self.arrivals, self.pages_read
+        for _ in range(phases):
+            self.phase()
+        return (self.pages_read - pages) / (self.arrivals - rows)

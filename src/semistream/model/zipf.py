@@ -80,8 +80,36 @@ def expected_distinct(
     mass = _tail(skipped, rows, skew)[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
         chance = np.minimum(ranks**-skew / mass, 1.0)
-    seen = _seen(drawn[..., None], chance)
-    return like(draws, np.where(skipped >= rows, 0.0, np.sum(weights * seen, axis=-1)))
+    found = np.sum(weights * seen(drawn[..., None], chance), axis=-1)
+    return like(draws, np.where(skipped >= rows, 0.0, found))
+
+
+def seen(draws: FloatArray, chance: FloatArray) -> FloatArray:
+    """The chance that ``draws`` draws hit something of the given chance at least once.
+
+    Less than one draw is one draw that is sometimes made.
+    """
+    with np.errstate(divide="ignore"):
+        missed = np.maximum(draws, 1.0) * np.log1p(-chance)
+    return np.where(draws < 1, np.maximum(draws, 0.0) * chance, -np.expm1(missed))
+
+
+def same_key(rows: float, skew: float, skip: float = 0.0) -> float:
+    """The chance that two draws are of one key, none being of the ``skip`` most popular."""
+    require_skew(skew)
+    if skip >= rows:
+        return 1.0
+    begin = as_floats(skip)
+    mass = _tail(begin, rows, skew)
+    return min(1.0, float(_tail(begin, rows, 2 * skew) / mass**2))
+
+
+def mean_rank(rows: float, skew: float, skip: float = 0.0) -> float:
+    """The mean popularity rank of a draw, none being of the ``skip`` most popular keys."""
+    require_skew(skew)
+    ranks, weights = _ranks_from(np.floor(as_floats(min(skip, rows - 1))), rows)
+    chance = weights * ranks**-skew
+    return float(np.sum(chance * ranks) / np.sum(chance))
 
 
 def page_shares(
@@ -145,7 +173,7 @@ def expected_pages(
     for one in np.unique(skipped):
         counts, mass = page_shares(rows, pages, skew, float(one))
         at = skipped == one
-        touched[at] = np.sum(counts * _seen(drawn[at][..., None], np.minimum(mass, 1.0)), axis=-1)
+        touched[at] = np.sum(counts * seen(drawn[at][..., None], np.minimum(mass, 1.0)), axis=-1)
     return like(draws, touched)
 
 
@@ -256,13 +284,3 @@ def _places(watched: float) -> tuple[FloatArray, FloatArray]:
         return places, np.clip(watched - places, 0, 1)
     points, steps = _legendre(16)
     return watched * points - 0.5, watched * steps
-
-
-def _seen(draws: FloatArray, chance: FloatArray) -> FloatArray:
-    """The chance that ``draws`` draws hit something of the given chance at least once.
-
-    Less than one draw is one draw that is sometimes made.
-    """
-    with np.errstate(divide="ignore"):
-        missed = np.maximum(draws, 1.0) * np.log1p(-chance)
-    return np.where(draws < 1, np.maximum(draws, 0.0) * chance, -np.expm1(missed))

@@ -1,0 +1,288 @@
+"""What each member of the family asks of the disk, per row of the stream.
+
+No paper prints these. They describe the disk phases of this package (docs/algorithms.md) with all
+slots for waiting rows in use, on a stream that is Zipf-distributed over the rows of the master:
+
+    sweep    all waiting rows are answered at once, each needed page is read once
+    scan     a slot is used once per cycle over the master; up to twice with release="match"
+    seek     one read answers what the renewal law says, see `semistream.model.renewal`
+    lookup   a row is a read, unless its page is the last one or in the pool (Che's approximation)
+    plan     see `semistream.model.planned`
+
+Keys that the front stage holds are taken to be the most popular ones; xhybridjoin's are its first
+pages, popular or not. Rows whose key the master lacks are not considered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from semistream.errors import SpecError
+from semistream.model import planned, renewal, zipf
+from semistream.model.numbers import as_floats, require_at_least, require_skew
+
+SWEPT = 31 / 32
+"""A sweep comes when no more than a 16th of the slots is free: on average half of that."""
+
+SOUGHT = {False: 31 / 32, True: 7 / 8}
+"""Slots in use between lookups, by whether the master is mapped: refilled from 1/16 or 1/4 free."""
+
+GUESSED = 15 / 16
+"""A scan behind a front stage keeps a 16th of its slots for more misses than it expects."""
+
+
+@dataclass(frozen=True)
+class DiskWork:
+    """Work of the disk phase per row of the stream, rows that the front stage answers included."""
+
+    reads: float  # separate requests
+    pages: float  # pages brought
+    bytes: float  # bytes brought
+    master_rows: float  # master rows probed against waiting rows; 0 where pages are searched
+    waits: float  # stream rows that come while an average row of the disk phase waits
+    jumps: float  # of the reads, those that do not begin where the one before ended
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A master, a stream and the sizes of a join, as plain numbers."""
+
+    rows: float  # of the master
+    pages: float  # of the master
+    page_bytes: float
+    waiting: float  # slots for waiting rows
+    skew: float = 1.0  # Zipf exponent of the stream
+    ordered: bool = False  # whether pages lie in the order of popularity
+    cached: float = 0.0  # keys that the front stage answers
+    read_pages: float = 1.0  # pages of one read: a scan's, a block's, the most of a sweep's
+    gap: float = 0.0  # unneeded pages a sweep reads along to join two reads
+    pool_pages: float = 0.0  # pages that inlj or ssij keep
+    release: str = "cycle"  # scans: a row leaves after a whole cycle, or at its match
+    mapped: bool = False  # whether pages are mapped rather than read
+
+    def __post_init__(self) -> None:
+        require_skew(self.skew)
+        for name in ("rows", "pages", "waiting", "read_pages"):
+            require_at_least(name, getattr(self, name), 1)
+        for name in ("page_bytes", "cached", "gap", "pool_pages"):
+            require_at_least(name, getattr(self, name), 0)
+        if self.pages > self.rows:
+            raise SpecError(
+                f"pages is {self.pages:g} for rows {self.rows:g}; a page has at least one row"
+            )
+
+    @property
+    def missed(self) -> float:
+        """The share of the stream that the front stage leaves to the disk phase."""
+        return max(0.0, 1 - zipf.share(self.cached, self.rows, self.skew))
+
+    @property
+    def page_rows(self) -> float:
+        return self.rows / self.pages
+
+
+def disk_work(algorithm: str, setting: Setting) -> DiskWork:
+    """The disk work of the named algorithm; the pool counts for inlj and ssij, the cache not for
+    those that have none."""
+    try:
+        phase, front = _FAMILY[algorithm]
+    except KeyError:
+        known = ", ".join(_FAMILY)
+        raise SpecError(f"algorithm={algorithm!r} has no model; choose one of {known}") from None
+    if not front:
+        setting = replace(setting, cached=0.0)
+    if algorithm not in ("inlj", "ssij"):
+        setting = replace(setting, pool_pages=0.0)
+    if setting.missed <= 0:
+        return DiskWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    if algorithm == "xhybridjoin" and not setting.ordered:
+        return _pinned_anywhere(setting)
+    return phase(setting)
+
+
+# --- the disk phases --------------------------------------------------------------------------
+
+
+def sweep_work(setting: Setting) -> DiskWork:
+    """sweepjoin: one ordered sweep over the pages that the waiting rows need."""
+    filled = SWEPT * setting.waiting
+    reads, pages = _sweep(setting, filled)
+    # A run of pages is cut where one read is full.
+    runs = reads
+    reads += max(0.0, pages / setting.read_pages - 1) * max(0.0, 1 - reads / max(pages, 1e-9))
+    each = setting.missed / filled
+    return DiskWork(
+        reads=reads * each,
+        pages=pages * each,
+        bytes=pages * each * setting.page_bytes,
+        master_rows=0.0,
+        waits=filled / 2 / setting.missed,
+        jumps=runs * each,
+    )
+
+
+def scan_work(setting: Setting, guesses: bool = False) -> DiskWork:
+    """meshjoin, rmeshjoin and, where the front stage makes misses a guess, cmeshjoin."""
+    used = setting.waiting * (GUESSED if guesses else 1.0)
+    per_cycle, waits = used, used
+    if setting.release == "match":
+        per_cycle = used * _uses_of_a_slot(setting)
+        waits = per_cycle / 2
+    each = setting.missed / per_cycle
+    reads = np.ceil(setting.pages / setting.read_pages)
+    return DiskWork(
+        reads=float(reads) * each,
+        pages=setting.pages * each,
+        bytes=setting.pages * each * setting.page_bytes,
+        master_rows=setting.rows * each,
+        waits=waits / setting.missed,
+        jumps=each,
+    )
+
+
+def seek_work(setting: Setting) -> DiskWork:
+    """hybridjoin, chybridjoin, and xhybridjoin on a master in the order of popularity."""
+    held = max(1.0, SOUGHT[setting.mapped] * setting.waiting)
+    blocks = max(1.0, setting.pages / setting.read_pages)
+    state = renewal.solve(held, setting.rows, blocks, setting.skew, setting.ordered, setting.cached)
+    each = setting.missed / state.rows_per_read
+    pages = setting.pages / blocks
+    return DiskWork(
+        reads=each,
+        pages=each * pages,
+        bytes=each * pages * setting.page_bytes,
+        master_rows=each * pages * setting.page_rows,
+        waits=held / setting.missed,
+        jumps=each,
+    )
+
+
+def lookup_work(setting: Setting) -> DiskWork:
+    """inlj and cinlj: one page per row, unless the row before asked for it or it is in the pool."""
+    read = pool_misses(setting) if setting.pool_pages >= 1 else 1 - _same_page(setting)
+    each = setting.missed * read
+    return DiskWork(each, each, each * setting.page_bytes, 0.0, 0.0, each)
+
+
+def plan_work(setting: Setting) -> DiskWork:
+    """ssij: the pages that most rows wait for, each by a read of its own."""
+    found = planned.solve(
+        setting.waiting,
+        setting.rows,
+        setting.pages,
+        setting.skew,
+        setting.ordered,
+        setting.pool_pages,
+    )
+    pages, waits = found.pages_per_row, found.waits
+    return DiskWork(pages, pages, pages * setting.page_bytes, 0.0, waits, pages)
+
+
+def _guessing_scan(setting: Setting) -> DiskWork:
+    return scan_work(setting, guesses=setting.cached > 0)
+
+
+def _pinned_anywhere(setting: Setting) -> DiskWork:
+    """Pinned pages that are not the popular ones answer as much as any other pages do."""
+    kept = min(1.0, setting.cached / setting.rows)
+    if kept >= 1:
+        return DiskWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    left = 1 - kept
+    rest = replace(
+        setting,
+        rows=max(1.0, setting.rows * left),
+        pages=max(1.0, setting.pages * left),
+        cached=0.0,
+    )
+    work = seek_work(rest)
+    return DiskWork(
+        work.reads * left,
+        work.pages * left,
+        work.bytes * left,
+        work.master_rows * left,
+        work.waits / left,
+        work.jumps * left,
+    )
+
+
+# name: (disk phase, whether it has a front stage)
+_FAMILY: Mapping[str, tuple[Callable[[Setting], DiskWork], bool]] = {
+    "sweepjoin": (sweep_work, True),
+    "meshjoin": (scan_work, False),
+    "rmeshjoin": (scan_work, False),
+    "cmeshjoin": (_guessing_scan, True),
+    "hybridjoin": (seek_work, False),
+    "xhybridjoin": (seek_work, True),
+    "chybridjoin": (seek_work, True),
+    "inlj": (lookup_work, False),
+    "cinlj": (lookup_work, True),
+    "ssij": (plan_work, False),
+}
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def _sweep(setting: Setting, filled: float) -> tuple[float, float]:
+    """(separate reads, pages read) of one sweep for so many waiting rows."""
+    master = (setting.rows, setting.pages, setting.skew)
+    if not setting.ordered:
+        needed = zipf.expected_pages(filled, *master, False, setting.cached)
+        return zipf.expected_reads(needed, setting.pages, setting.gap)
+    # In the order of popularity neighbours are needed alike: a read begins at a needed page after
+    # more than `gap` others, and a gap of j pages is read along between two needed ones.
+    counts, shares = zipf.page_shares(*master, setting.cached)
+    chance = zipf.seen(as_floats(filled), shares)
+    others = 1 - chance
+    begins = np.sum(counts * chance * others ** (setting.gap + 1))
+    lengths = np.arange(1, setting.gap + 1)
+    along = np.sum(lengths[:, None] * others ** lengths[:, None], axis=0)
+    pages = np.sum(counts * (chance + chance**2 * along))
+    return max(1.0, float(begins)), float(pages)
+
+
+def _uses_of_a_slot(setting: Setting) -> float:
+    """How many rows use a slot in one cycle where a row leaves at its match.
+
+    Rows come evenly, and a row waits for half a cycle on average: two. In the order of popularity
+    nearly all wait for the first pages, and before these are read nearly all that came in the
+    cycle are there: 1/(1 - x), x being the mean position of what is asked for, from 0 to 1.
+    """
+    if not setting.ordered:
+        return 2.0
+    position = zipf.mean_rank(setting.rows, setting.skew, setting.cached) / setting.rows
+    return min(2.0, 1 / (1 - min(position, 0.5)))
+
+
+def _same_page(setting: Setting) -> float:
+    """The chance that two rows of the disk phase ask for the same page."""
+    rows, pages, skew, cached = setting.rows, setting.pages, setting.skew, setting.cached
+    if setting.ordered:
+        counts, shares = zipf.page_shares(rows, pages, skew, cached)
+        return float(np.sum(counts * shares**2))
+    same_key = zipf.same_key(rows, skew, cached)
+    return same_key + (1 - same_key) * (setting.page_rows - 1) / max(1.0, rows - 1)
+
+
+def pool_misses(setting: Setting) -> float:
+    """The share of lookups whose page is not among the ``pool_pages`` last used ones.
+
+    Che's approximation: a page stays in the pool for T lookups after its last use, T being such
+    that T lookups ask for as many different pages as the pool has. The lookups that miss are those
+    that ask for a page which the T before them did not: the slope of expected pages at T.
+    """
+    if setting.pool_pages >= setting.pages:
+        return 0.0
+    master = (setting.rows, setting.pages, setting.skew, setting.ordered, setting.cached)
+    low, high = setting.pool_pages, 50 * setting.rows ** max(1.0, setting.skew)
+    for _ in range(3):
+        grid = np.geomspace(low, high, 24)
+        asked = zipf.expected_pages(grid, *master)
+        at = int(np.clip(np.searchsorted(asked, setting.pool_pages), 1, len(grid) - 1))
+        low, high = float(grid[at - 1]), float(grid[at])
+    around = as_floats([low, high])
+    few, many = zipf.expected_pages(around, *master)
+    return float(np.clip((many - few) / max(high - low, 1e-9), 0.0, 1.0))
