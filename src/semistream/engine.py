@@ -222,7 +222,7 @@ class Engine:
         codes, usable = encoded.codes, encoded.usable
         answers = (self.counters.rows_matched, self.counters.rows_unmatched)
         if self.summary is not None and self.summary.wants(len(codes), answers):
-            self.summary.add(codes, usable, batch.nbytes)
+            self.summary.add(codes, usable, lambda: batch.nbytes)
         self.ledger.set("intake", INTAKE_BYTES * len(batch))
         hits = self.front.probe(codes)
         answered = np.zeros(len(codes), np.bool_) if usable is None else ~usable

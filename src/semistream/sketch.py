@@ -71,8 +71,8 @@ def workload_of(engine: Engine | None) -> Workload:
     now, last = summary.current, summary.last
     if now.rows < FEW <= last.rows:
         now, last = last, Generation.none()
-    if summary.rows:
-        known = replace(known, row_bytes=-(-summary.bytes // summary.rows))
+    if summary.sized:
+        known = replace(known, row_bytes=-(-summary.bytes // summary.sized))
     since = last if last.rows else now
     matched = counters.rows_matched - since.begun[0]
     orphans = _share(counters.rows_unmatched - since.begun[1], matched)

@@ -9,6 +9,7 @@ a stream that drifts is seen as it is now.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,9 +23,10 @@ Mask = NDArray[np.bool_]
 ROWS = 2048  # of the row sample
 KEYS = 512  # slots for the key sample; three quarters are used
 EVERYTHING = (1 << 64) - 1
-GENERATION = 1 << 20  # rows until the next one begins
-WHOLE = 1 << 16  # rows of a generation that are looked at; then only some pieces are
-ONE_IN = 8  # pieces after that
+GENERATION = 1 << 21  # rows until the next one begins
+WHOLE = 1 << 14  # rows of a generation that are looked at; then only some are
+ONE_IN = 64  # rows after that
+OFTEN = 1 << 16  # rows between two looks
 
 
 @dataclass
@@ -67,9 +69,12 @@ class Generation:
         nothing = np.zeros(0, np.int64)
         return cls(nothing, nothing, nothing)
 
-    def restart(self, begun: tuple[int, int]) -> None:
+    def restart(self, begun: tuple[int, int], limit: int = EVERYTHING) -> None:
+        """Begin anew, with more keys at first than the generation before had at the end: to
+        lower the limit from the top would cost more than all the rest."""
         self.counts[:] = self.used[:] = 0
-        self.begun, self.passed, self.rows, self.limit = begun, 0, 0, EVERYTHING
+        self.begun, self.passed, self.rows = begun, 0, 0
+        self.limit = min(EVERYTHING, limit * 8 + 7)
 
     def add(self, codes: I64, spare: I64) -> None:
         tally.sample(codes, self.rows, self.random, self.codes)
@@ -93,8 +98,9 @@ class Summary:
     def __init__(self) -> None:
         self.current, self.last = Generation(), Generation()
         self._spare = np.zeros(2 * KEYS, np.int64)
-        self._pieces = 0
-        self.rows = self.keyed = self.bytes = 0  # of all pieces looked at: also rows with a key
+        self._due = 0  # rows that came since some were looked at
+        self.bytes = self.sized = 0  # of some pieces: bytes and rows
+        self.rows = self.keyed = 0  # rows looked at, and those of them with a key
 
     @classmethod
     def least(cls) -> int:
@@ -109,15 +115,24 @@ class Summary:
         unmatched so far."""
         if self.current.passed >= GENERATION:
             self.current, self.last = self.last, self.current
-            self.current.restart(answered)
-        self._pieces += 1
+            self.current.restart(answered, self.last.limit)
         self.current.passed += rows
-        return self.current.rows < WHOLE or self._pieces % ONE_IN == 0
+        self._due += rows
+        return self.current.rows < WHOLE or self._due >= OFTEN
 
-    def add(self, codes: I64, usable: Mask | None, count: int) -> None:
-        """The codes of a piece, which of them are keys, and the bytes of its rows."""
+    def add(self, codes: I64, usable: Mask | None, size: Callable[[], int]) -> None:
+        """The codes of a piece, which of them are keys, and how to learn the bytes of its rows."""
+        if self.current.rows < WHOLE:
+            self.bytes += size()
+            self.sized += len(codes)
+        else:  # a few rows of the piece stand for all that came
+            step = max(1, ONE_IN * len(codes) // self._due)
+            some = np.empty(len(codes) // step, np.int64)
+            tally.places(step, self.rows, some)
+            codes = codes[some]
+            usable = None if usable is None else usable[some]
+        self._due = 0
         self.rows += len(codes)
-        self.bytes += count
         codes = codes if usable is None else codes[usable]
         self.keyed += len(codes)
         self.current.add(codes, self._spare)

@@ -91,3 +91,10 @@ def sample(codes: I64, before: int, state: F64, out: I64) -> None:
         out[np.int64(_chance(state) * size)] = codes[np.int64(state[0]) - before]
         state[1] *= np.exp(np.log(_chance(state)) / size)
         state[0] += 1 + np.floor(np.log(_chance(state)) / np.log1p(-state[1]))
+
+
+@jit
+def places(step: int, salt: int, out: I64) -> None:
+    """A place at random in each stride: evenly spaced ones would see only some of a pattern."""
+    for i in range(len(out)):
+        out[i] = i * step + np.int64(mixed(salt + i) % np.uint64(step))
