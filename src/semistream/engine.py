@@ -32,11 +32,13 @@ from .ordered import Reorder
 from .output import Counters, Output
 from .plan import INTAKE_BYTES, STREAM_ROW, Split
 from .question import Question
+from .summary import Summary
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 COLLECT = 8  # a scan's share of the front stage for key groups that are not complete yet
 ROOM_BYTES = 1024  # kept free beside the rows of a chunk
+SUMMARY = 16  # what waiting rows may take, over what the summary of the stream takes: at least this
 
 
 class Engine:
@@ -48,6 +50,7 @@ class Engine:
         self.disk_seconds = 0.0
         self.ledger = ledger
         self.order: Reorder | None = None
+        self.summary: Summary | None = None
         self._taken = 0  # rows of the stream that came so far
         self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(schema))
         self.split: Split
@@ -62,12 +65,14 @@ class Engine:
         self.coder, shape, self.split, self._widest = question.design(self.schema, widest)
         if kept is not None:
             self.split, kept = _with_front(self.split, before, kept)
+        self.split, self.summary = _with_summary(self.split, self.summary, question)
         self._built = False
         self.phase: DiskPhase | None = None  # let go of old parts before new ones are made
         self.front = Front()
         for part in ("backlog", "pool", "collect", *(() if kept is not None else ("front",))):
             ledger.set(part, 0)
         ledger.set("index", info.resident_bytes)
+        ledger.set("sketch", self.summary.nbytes if self.summary is not None else 0)
         how, limit = question.spec.how, self.split.output
         self.output = Output(shape, how, self.coder, limit, ledger, self.counters)
         if shape.ordered and self.order is None:
@@ -225,6 +230,9 @@ class Engine:
         rows = self.output.shape.extend(batch, encoded.arrays, self._taken)
         self._taken += len(batch)
         codes, usable = encoded.codes, encoded.usable
+        answers = (self.counters.rows_matched, self.counters.rows_unmatched)
+        if self.summary is not None and self.summary.wants(len(codes), answers):
+            self.summary.add(codes, usable, lambda: batch.nbytes)
         self.ledger.set("intake", INTAKE_BYTES * len(batch))
         hits = self.front.probe(codes)
         answered = np.zeros(len(codes), np.bool_) if usable is None else ~usable
@@ -332,3 +340,13 @@ def _with_front(split: Split, share: int, kept: Front) -> tuple[Split, Front | N
     if abs(more) > split.backlog // 2:
         return split, None
     return replace(split, front=share, backlog=split.backlog - more), kept
+
+
+def _with_summary(
+    split: Split, summary: Summary | None, question: Question
+) -> tuple[Split, Summary | None]:
+    """A division of memory with room for the summary of the stream, where that is little."""
+    least = Summary.least()
+    if not question.params.sketch or not question.spec.on or split.backlog < SUMMARY * least:
+        return split, None
+    return replace(split, backlog=split.backlog - least), summary or Summary()

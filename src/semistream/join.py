@@ -22,8 +22,9 @@ from .master import Master, Source
 from .memory import Ledger
 from .question import On, Question, ask
 from .shed import Shedding, SheddingEngine, load_shed, restore_shed, save_shed, shed_target
+from .sketch import workload_of
 from .snapshot import load, save
-from .spec import Params
+from .spec import Params, Workload
 from .stats import Stats, stats_of
 
 
@@ -206,6 +207,13 @@ class SemiStreamJoin:
         pages, count = self._before
         read = self.master.traffic.pages - pages, self.master.traffic.bytes - count
         return stats_of(self.algorithm.name, self._engine, self._ledger, *read)
+
+    def workload(self) -> Workload:
+        """What the stream has been like of late: skew, orphans, size of rows, popularity of keys.
+        With a budget of about a megabyte or less, only what counters say."""
+        if self._closed:
+            raise StateError("the join is closed; ask for its workload before")
+        return workload_of(self._engine)
 
     # --- order of calls ------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class Params:
     lookup: float = 1.0  # hybridjoin family: which waiting row is looked up, 1 oldest, 0 newest
     pinned_probe: str = "stream"  # xhybridjoin: who asks whom, the stream or the pinned rows
     page_pool: float = 0.0  # inlj: share of the budget for a pool of pages
+    sketch: bool = True  # remember some of the stream, for `workload`
 
     def __post_init__(self) -> None:
         _one_of("release", self.release, ("cycle", "match"))
@@ -63,6 +64,7 @@ class Workload:
     distinct: int | None = None  # keys among these
     burstiness: float | None = None  # variance over mean of rows per arrival, 0: even, 1: Poisson
     ordered: bool = False  # the master's pages are in the order of popularity
+    popularity: tuple[tuple[int, float], ...] = ()  # (keys, share of the rows they have), measured
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from semistream.model.numbers import as_floats, require_at_least, require_skew
 SWEPT = 31 / 32
 """A sweep comes when no more than a 16th of the slots is free: on average half of that."""
 
-SOUGHT = {False: 31 / 32, True: 7 / 8}
+SOUGHT = {False: 0.88, True: 7 / 8}
 """Slots in use between lookups, by whether the master is mapped: refilled from 1/16 or 1/4 free."""
 
 GUESSED = 15 / 16
