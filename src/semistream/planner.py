@@ -67,7 +67,10 @@ class Plan:
             "reads_per_row": work.disk.reads,
             "wait_seconds": chosen.wait_seconds,
             "seconds_per_row": dict(chosen.seconds),
-            "workload": {"skew": chosen.case.workload.skew, "orphans": chosen.case.workload.orphans},
+            "workload": {
+                "skew": chosen.case.workload.skew,
+                "orphans": chosen.case.workload.orphans,
+            },
             "alternatives": [
                 {"algorithm": a.algorithm, "predicted_rate": a.rate, "reason": a.reason}
                 for a in self.alternatives

@@ -12,13 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from .machine import Cpu, Machine
 from .model import zipf
 from .model.family import DiskWork, Setting, disk_work
-from .plan import CHUNK_BYTES, FEW, SMALL, STREAM_ROW, Split, cached_keys, split_memory, waiting_rows
+from .plan import (
+    CHUNK_BYTES,
+    FEW,
+    SMALL,
+    STREAM_ROW,
+    Split,
+    cached_keys,
+    split_memory,
+    waiting_rows,
+)
 from .spec import Algorithm, MasterFacts, Params, Workload
 
 COLLECT = 8  # a scan's share of the front stage for key groups that are not complete yet
@@ -37,7 +46,7 @@ class Case:
     master: MasterFacts
     workload: Workload
     memory: int
-    params: Params = Params()
+    params: Params = field(default_factory=Params)
     columns: int | None = None  # of the master in the output; None: all
     ordered: bool = False  # output in the order of the stream
 
@@ -148,9 +157,7 @@ def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool
     return 1 - zipf.expected_distinct(together, rows, skew) / together < AWAKE
 
 
-def _disk(
-    case: Case, split: Split, cached: float, slots: int, gap_bytes: float
-) -> DiskWork:
+def _disk(case: Case, split: Split, cached: float, slots: float, gap_bytes: float) -> DiskWork:
     master = case.master
     pages = max(1, master.pages)
     page = max(1, master.page_bytes)

@@ -1,12 +1,10 @@
-"""The best knobs of one algorithm, by the model: for a budget the highest rate, for a rate the least
-memory.
+"""The best knobs of one algorithm, by the model: for a budget the highest rate, for a rate the
+least memory.
 
-    knob                     of                                tuned by
-    front_share              cmeshjoin, chybridjoin, cinlj,    a search over the share, log-spaced on
-                             xhybridjoin, sweepjoin            its smaller side
-    read_bytes               meshjoin's and hybridjoin's       the same over sizes, or the published
-                             families                          default (buffer="default")
-    page_pool                inlj, where pages are read        the same
+    front_share   of whoever has a cache: keys, pinned pages, ssij's pages
+    read_bytes    what one read brings: meshjoin's family where nothing is mapped, and hybridjoin's;
+                  or the published default (buffer="default")
+    page_pool     of inlj, where pages are read
 
 What the user has set stays as it is. A lookup position other than the oldest row is for shedding
 and is left alone.
@@ -14,20 +12,20 @@ and is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
-from .errors import BudgetError, SpecError
+from .errors import SpecError
 from .machine import Machine
 from .memory import show_bytes
 from .plan import least_bytes
 from .predict import Case, Prediction, predict, with_params
 
 DEFAULT_BUFFER = 930_000  # bytes: MESHJOIN with a default buffer, section 4.3, the best for 20 MB
-SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.22, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+SHARES = (0.0, 0.03, 0.08, 0.16, 0.28, 0.42, 0.58, 0.75, 0.9)
 BUFFERS = tuple(1 << i for i in range(15, 25))  # 32 kB to 16 MB
 POOLS = (0.0, 0.2, 0.4, 0.6, 0.8)
 MOST_TIMES = 1 << 20  # of the least memory: beyond, more does not help
@@ -50,9 +48,11 @@ def grid(case: Case, machine: Machine) -> Prediction:
     """The same by trying all combinations: slow, for validation."""
     knobs = _knobs(case)
     found = [predict(case, machine)]
-    for values in product(*(fine for _, fine in ((n, _fine(v)) for n, v in knobs))):
-        chosen = dict(zip((name for name, _ in knobs), values, strict=True))
-        found.append(predict(with_params(case, **chosen), machine))
+    for values in product(*(_fine(values) for _, values in knobs)):
+        tried = case
+        for (name, _), value in zip(knobs, values, strict=True):
+            tried = _with(tried, name, value)
+        found.append(predict(tried, machine))
     return max(found, key=lambda p: p.rate)
 
 
@@ -86,7 +86,8 @@ def least_memory_for(rate: float, case: Case, machine: Machine) -> Prediction:
 
 def _knobs(case: Case) -> list[tuple[str, Sequence[float]]]:
     """What may be tuned, and values to begin with."""
-    algorithm, params, knobs = case.algorithm, case.params, []
+    algorithm, params = case.algorithm, case.params
+    knobs: list[tuple[str, Sequence[float]]] = []
     if algorithm.disk in ("scan", "seek") and params.read_bytes is None:
         page = case.master.max_page_bytes + 1024
         sizes = BUFFERS if algorithm.disk == "scan" else [page * n for n in (1, 2, 4, 8, 16)]
@@ -95,32 +96,28 @@ def _knobs(case: Case) -> list[tuple[str, Sequence[float]]]:
     if algorithm.front in ("groups", "pinned") and params.front_share is None:
         knobs.append(("front_share", SHARES))
     if algorithm.name == "ssij" and params.front_share is None:
-        knobs.append(("front_share", SHARES[1:]))
+        knobs.append(("front_share", SHARES[1::2]))
     if algorithm.name == "inlj" and not case.master.mapped and params.page_pool == 0:
         knobs.append(("page_pool", POOLS))
     return knobs
 
 
-def _search(
-    best: Prediction, machine: Machine, name: str, values: Sequence[float]
-) -> Prediction:
+def _search(best: Prediction, machine: Machine, name: str, values: Sequence[float]) -> Prediction:
     """The best of some values, then of those between it and its neighbours."""
-    tried = {value: _try(best.case, machine, name, value) for value in values}
-    at = max(tried, key=lambda value: tried[value].rate)
-    place = list(values).index(at)
-    around = values[max(0, place - 1) : place + 2]
-    for low, high in zip(around, around[1:], strict=False):
+    tried = {value: predict(_with(best.case, name, value), machine) for value in values}
+    place = list(values).index(max(tried, key=lambda value: tried[value].rate))
+    for low, high in pairwise(values[max(0, place - 1) : place + 2]):
         middle = (low + high) / 2
-        value = int(middle) if name == "read_bytes" else round(middle, 4)
-        tried[value] = _try(best.case, machine, name, value)
+        tried[middle] = predict(_with(best.case, name, middle), machine)
     return max([best, *tried.values()], key=lambda p: p.rate)
 
 
-def _try(case: Case, machine: Machine, name: str, value: float) -> Prediction:
-    whole = int(value) if name == "read_bytes" else value
-    return predict(with_params(case, **{name: whole}), machine)
+def _with(case: Case, name: str, value: float) -> Case:
+    """The same case with another value of a knob."""
+    return with_params(case, **{name: int(value) if name == "read_bytes" else round(value, 4)})
 
 
 def _fine(values: Sequence[float]) -> list[float]:
     """Four values for one."""
-    return [float(v) for v in np.interp(np.arange(0, len(values) - 1, 0.25), range(len(values)), values)]
+    places = np.arange(0, len(values) - 0.75, 0.25)
+    return [float(v) for v in np.interp(places, range(len(values)), values)]
