@@ -29,7 +29,7 @@ from .errors import (
 from .join import SemiStreamJoin
 from .master import Store, open_master
 from .shed import Shedding, ShedReceiver
-from .spec import ALGORITHMS, Params
+from .spec import ALGORITHMS, Params, Workload
 
 __version__ = "0.1.0"
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "StateError",
     "Store",
     "StoreError",
+    "Workload",
     "join_batches",
     "open_master",
 ]

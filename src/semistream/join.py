@@ -20,7 +20,7 @@ from .errors import BudgetError, MasterError, OverrunError, ShedError, SpecError
 from .learnt import learn, load_learnt, save_learnt
 from .master import Master, Source
 from .memory import Ledger
-from .question import On, Question, ask
+from .question import On, Question, ask, stream_of
 from .shed import Shedding, SheddingEngine, load_shed, restore_shed, save_shed, shed_target
 from .sketch import workload_of
 from .snapshot import load, save
@@ -55,8 +55,12 @@ class SemiStreamJoin:
         stream_schema: pa.Schema | None = None,
         shed: Shedding | None = None,
         matched_column: str | None = None,
+        workload: Workload | None = None,
     ) -> None:
-        how_asked = (params, suffix, condition, ordered, shed is not None, matched_column)
+        if workload is None and stream_schema is not None:
+            workload = stream_of(stream_schema)
+        asked = (params, suffix, condition, ordered, shed is not None, matched_column)
+        how_asked = (*asked, workload)
         question = ask(master, on, how, columns, algorithm, memory, *how_asked)
         budget = question.budget
         self.budget = budget  # in bytes, also where it was a share of the master
@@ -214,6 +218,17 @@ class SemiStreamJoin:
         if self._closed:
             raise StateError("the join is closed; ask for its workload before")
         return workload_of(self._engine)
+
+    def explain(self) -> str:
+        """Why this algorithm, how its memory is divided, the rate that the model predicts, and why
+        the others lost. With algorithm="auto" all of them are compared. What is known of the stream
+        comes from workload=; `sketch_stream` finds it in a sample."""
+        if self._question.plan is None:
+            return (
+                f"{self.algorithm.name}: {self.algorithm.help}\n  not planned: with a condition or "
+                "with shedding, memory is divided by fixed shares"
+            )
+        return str(self._question.plan)
 
     # --- order of calls ------------------------------------------------------------------------
 

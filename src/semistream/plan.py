@@ -71,13 +71,6 @@ def cached_keys(limit: int, row_bytes: int) -> int:
 # --- which part gets how much ------------------------------------------------------------------
 
 
-def choose(master: MasterFacts, budget: int) -> str:
-    """The rule behind algorithm="auto": the bound if it fits, else by what the master can do."""
-    if _to_hold_whole(master) <= budget // 2:
-        return "memory"
-    return "sweepjoin" if master.indexed else "meshjoin"
-
-
 def whole_bytes(master: MasterFacts) -> int:
     """What it takes to hold a master whole: rows, table, and room to sort them on the way in."""
     return 3 * master.bytes + master.rows * (4 * 24 + 48) + (1 << 16)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import BudgetError, SemiStreamError
-from .machine import Machine
+from .machine import Machine, this_machine
 from .memory import show_bytes
 from .plan import least_bytes
 from .predict import Case, Prediction
@@ -19,6 +19,7 @@ from .spec import ALGORITHMS, Algorithm, MasterFacts, Params, Workload
 from .tuner import tune
 
 BROADCAST = 10 << 20  # bytes of a table that Spark broadcasts by itself
+MOST_KNOWN = 256  # plans that are remembered: the same join is often made again
 NEAR = 0.03  # rates that differ by less are alike: then the first of the family is chosen
 
 
@@ -83,6 +84,9 @@ class Plan:
         return "\n".join(_lines(self))
 
 
+_KNOWN: dict[tuple[Any, ...], Plan] = {}
+
+
 def plan(
     master: MasterFacts,
     workload: Workload,
@@ -96,7 +100,26 @@ def plan(
 ) -> Plan:
     """Tune every algorithm that can work (of those in `among`) and choose the fastest. Raises
     BudgetError where none can."""
-    machine = machine if machine is not None else Machine.load()
+    here = machine if machine is not None else this_machine()
+    key = (master, workload, memory, params, tuple(among or ()), columns, ordered, id(here))
+    if key not in _KNOWN:
+        made = _plan(master, workload, memory, here, params, among, columns, ordered)
+        if len(_KNOWN) >= MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = made  # it keeps the machine, so its id stays its own
+    return _KNOWN[key]
+
+
+def _plan(
+    master: MasterFacts,
+    workload: Workload,
+    memory: int,
+    machine: Machine,
+    params: Params | None,
+    among: Sequence[str] | None,
+    columns: int | None,
+    ordered: bool,
+) -> Plan:
     found, lost = [], []
     least: BudgetError | None = None
     for name in ALGORITHMS if among is None else among:

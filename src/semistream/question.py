@@ -16,8 +16,18 @@ from .master.base import no_order
 from .master.facts import facts
 from .memory import parse_bytes
 from .output import Shape, output_shape
-from .plan import STREAM_ROW, Split, choose, least_memory, split_memory
-from .spec import Algorithm, JoinSpec, Params, algorithm_named, column_names, join_type
+from .plan import STREAM_ROW, Split, least_memory, split_memory
+from .planner import Plan, plan
+from .spec import (
+    Algorithm,
+    JoinSpec,
+    MasterFacts,
+    Params,
+    Workload,
+    algorithm_named,
+    column_names,
+    join_type,
+)
 
 On = str | Sequence[str] | Mapping[str, str]
 
@@ -32,6 +42,7 @@ class Question:
     budget: int
     params: Params
     shed: bool = False  # rows may be moved out: room for a stream buffer
+    plan: Plan | None = None  # why this algorithm and these knobs; None: there was no choice
 
     def design(
         self, schema: pa.Schema, widest: int = STREAM_ROW
@@ -78,6 +89,7 @@ def ask(
     ordered: bool,
     sheds: bool,
     matched: str | None = None,
+    workload: Workload | None = None,
 ) -> Question:
     """The arguments of a join as a question; what cannot work is refused here."""
     opened, pairs = _master_and_key(master, on, condition)
@@ -91,10 +103,13 @@ def ask(
             "ordered=True cannot keep its word where rows are shed and come back later; leave one "
             "of ordered= and shed= out"
         )
-    if algorithm == "auto":
-        fetched = opened.ages or not opened.scans
-        free = choose(facts(opened), budget) if not sheds and not fetched else "sweepjoin"
-        algorithm = free if condition is None else "rmeshjoin"
+    known, params, planned = facts(opened), params or Params(), None
+    free = condition is None and not sheds  # else memory is divided as the family's table says
+    if algorithm == "auto" and free:
+        planned = _planned(known, spec, budget, params, workload, None)
+        algorithm = planned.algorithm.name
+    elif algorithm == "auto":
+        algorithm = "sweepjoin" if condition is None else "rmeshjoin"
     chosen = algorithm_named(algorithm)
     if condition is not None and (chosen.disk != "scan" or chosen.front != "none"):
         raise SpecError(
@@ -102,8 +117,33 @@ def ask(
             'algorithm="meshjoin" or "rmeshjoin"'
         )
     _check_master(opened, chosen)
-    least_memory(chosen, facts(opened), budget, STREAM_ROW, sheds)
-    return Question(opened, spec, chosen, budget, params or Params(), sheds)
+    least_memory(chosen, known, budget, STREAM_ROW, sheds)
+    if free and planned is None:
+        planned = _planned(known, spec, budget, params, workload, [chosen.name])
+    params = params if planned is None else planned.params
+    return Question(opened, spec, chosen, budget, params, sheds, planned)
+
+
+def stream_of(schema: pa.Schema) -> Workload:
+    """What the columns of a stream tell about it."""
+    return Workload(row_bytes=max(1, row_bytes(schema)), columns=max(1, len(schema)))
+
+
+def _planned(
+    known: MasterFacts,
+    spec: JoinSpec,
+    budget: int,
+    params: Params,
+    workload: Workload | None,
+    among: list[str] | None,
+) -> Plan:
+    """The best of some algorithms (None: of all), and its knobs."""
+    shown = known.columns - len(known.key) if spec.columns is None else len(spec.columns)
+    columns = 0 if spec.how in ("semi", "anti") else shown
+    stream = workload or Workload()
+    return plan(
+        known, stream, budget, params=params, among=among, columns=columns, ordered=spec.ordered
+    )
 
 
 def _check_master(master: Master, chosen: Algorithm) -> None:

@@ -30,7 +30,7 @@ from ..master.facts import facts
 from ..model import zipf
 from ..model.family import DiskWork
 from ..predict import Case, Operation, Work, operations
-from ..spec import ALGORITHMS, Workload
+from ..spec import ALGORITHMS, Params, Workload
 from ..stats import Stats
 from .fitting import Deadline
 
@@ -95,13 +95,21 @@ def _samples(
             progress(1 - deadline.left / seconds, f"{name}, join {at + 1}")
         memory = int(share * store.describe().bytes)
         try:
-            join = SemiStreamJoin(store, KEY, algorithm=name, memory=memory)
+            params = _some_params(rng, store.describe().max_page_bytes)
+            join = SemiStreamJoin(store, KEY, algorithm=name, memory=memory, params=params)
         except BudgetError:
             continue
         for one in (skew,) if isinstance(skew, float) else skew:
             sample = _sample(join, one, streams[store, one])
             if sample is not None:
                 yield sample
+
+
+def _some_params(rng: np.random.Generator, page: int) -> Params:
+    """Any knobs: what always goes together cannot be told apart."""
+    pages = int(rng.choice([1, 4, 16]))
+    share = float(rng.choice([0.1, 0.35, 0.7]))
+    return Params(front_share=share, read_bytes=pages * (page + 1024))
 
 
 def _compile(store: Store) -> None:
@@ -126,7 +134,8 @@ def _sample(join: SemiStreamJoin, skew: float, stream: pa.RecordBatch) -> Sample
     assert engine is not None
     known = Workload(skew, row_bytes=20, columns=3, batch_rows=BATCH)
     case = Case(join.algorithm, facts(join.master), known, join.budget, join.params)
-    work = work_done(case, before, after)
+    block = max(1, engine.split.read // max(1, case.master.max_page_bytes))
+    work = work_done(case, before, after, block)
     if work is None:
         return None
     work = replace(work, asleep=engine.front.asleep)
@@ -144,8 +153,9 @@ def _push_for(seconds: float, join: SemiStreamJoin, batches: Sequence[pa.RecordB
     return len(batches)
 
 
-def work_done(case: Case, before: Stats, after: Stats) -> Work | None:
-    """What a join did between two counts, per stream row; None: nothing."""
+def work_done(case: Case, before: Stats, after: Stats, block: int) -> Work | None:
+    """What a join did between two counts, per stream row; None: nothing. `block`: pages of what
+    one lookup reads."""
     rows = after.rows_in - before.rows_in
     if rows == 0:
         return None
@@ -153,7 +163,7 @@ def work_done(case: Case, before: Stats, after: Stats) -> Work | None:
     pages = (after.pages_read - before.pages_read) / rows
     per_page = case.master.rows / max(1, case.master.pages)
     probed = pages * per_page if case.algorithm.disk in ("scan", "seek") else 0.0
-    reads = pages / 4 if case.algorithm.disk == "seek" else pages
+    reads = pages / block if case.algorithm.disk == "seek" else pages
     disk = DiskWork(reads, pages, pages * case.master.page_bytes, probed, 0.0, reads)
     return Work(
         hits=hits,

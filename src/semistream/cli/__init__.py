@@ -1,4 +1,5 @@
-"""The command line: semistream demo | enrich | receive | package, and those of store_words.py."""
+"""The command line: semistream demo | enrich | receive | package, and those of store_words.py and
+plan_words.py."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from .. import ALGORITHMS, SemiStreamError, __version__
 from . import commands
+from .plan_words import add_plans
 from .store_words import add_build, add_changes, add_looks
 from .words import command
 
@@ -28,6 +30,7 @@ examples:
   semistream demo
   semistream build products.parquet products --key product_id
   semistream enrich sales.parquet enriched.parquet --master products --on product_id
+  semistream plan products --on product_id --memory 64MB
 
 `semistream COMMAND --help` explains a command and its options."""
 
@@ -101,6 +104,7 @@ def _parser() -> ArgumentParser:
     _add_enrich(found)
     add_changes(found)
     add_looks(found)
+    add_plans(found)
     _add_receive(found)
     _add_package(found)
     return parser

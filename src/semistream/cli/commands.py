@@ -35,7 +35,7 @@ def enrich(args: Namespace) -> Result:
     began = time.monotonic()
     on = pairs(args.on)
     rows = read_rows(args.input)
-    master = _open(args.master, args.key, list(on.values()))
+    master = open_named(args.master, args.key, list(on.values()))
     join = SemiStreamJoin(
         master,
         on,
@@ -158,7 +158,7 @@ def place(text: str) -> Path | str:
     return text if "://" in text else Path(text)
 
 
-def _open(path: Path | str, key: str | None, on: list[str]) -> Master:
+def open_named(path: Path | str, key: str | None, on: list[str]) -> Master:
     """A store knows its key; for others it is what --key says, or the columns of --on."""
     if isinstance(path, Path) and versions(LocalPlace(path)):
         return open_master(path, names(key) if key else None)

@@ -43,14 +43,14 @@ def share(top: Numbers, rows: float, skew: float) -> Numbers:
     require_skew(skew)
     require_at_least("rows", rows, 1)
     kept = np.clip(as_floats(top), 0, rows)
-    return like(top, _harmonic(kept, skew) / _harmonic(as_floats(rows), skew))
+    return like(top, _harmonic(kept, skew) / _whole(rows, skew))
 
 
 def top_for(share: Numbers, rows: float, skew: float) -> Numbers:
     """How many of the most popular keys draw the given ``share`` of the stream."""
     require_skew(skew)
     require_at_least("rows", rows, 1)
-    wanted = np.clip(as_floats(share), 0, 1) * _harmonic(as_floats(rows), skew)
+    wanted = np.clip(as_floats(share), 0, 1) * _whole(rows, skew)
     _, sums = _head(skew)
     few = np.interp(wanted, sums, np.arange(HEAD + 1))
     if rows <= HEAD:
@@ -202,6 +202,12 @@ def _head(skew: float) -> tuple[FloatArray, FloatArray]:
     """The first terms and their running sums, from 0."""
     terms = np.arange(1, HEAD + 1, dtype=np.float64) ** -skew
     return terms, np.concatenate([np.zeros(1), np.cumsum(terms)])
+
+
+@lru_cache(maxsize=256)
+def _whole(rows: float, skew: float) -> float:
+    """The sum over all ranks, which every share is a part of."""
+    return float(_harmonic(as_floats(rows), skew))
 
 
 def _harmonic(n: FloatArray, skew: float) -> FloatArray:
