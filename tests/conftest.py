@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +39,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A quiet local Spark: two slots, each task may fail three times (as on a cluster)."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession  # late: tests without Spark do not pay for it
 
     log_config = Path(__file__).with_name("log4j2.properties").as_uri()
@@ -60,7 +58,4 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    # It was seen that the JVM had ended by itself during the minutes of tests that do not use it
-    # (those that do come first); why is not known. There is nothing left to stop then.
-    with suppress(Py4JError, ConnectionError):
-        session.stop()
+    session.stop()
