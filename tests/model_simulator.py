@@ -45,10 +45,15 @@ def page_of_rank(rows: int, pages: int, ordered: bool, random: np.random.Generat
 
 def merged_reads(needed: int, pages: int, gap: int, random: np.random.Generator) -> tuple[int, int]:
     """(reads, pages read) of a random choice of pages, gaps of up to ``gap`` pages read along."""
-    chosen = np.sort(random.choice(pages, needed, replace=False))
+    return sweep(random.choice(pages, needed, replace=False), gap)
+
+
+def sweep(pages: IntArray, gap: int) -> tuple[int, int]:
+    """(reads, pages read) of one sweep for rows on these pages."""
+    chosen = np.unique(pages)
     between = np.diff(chosen) - 1
     joined = between <= gap
-    return 1 + int(np.sum(~joined)), needed + int(np.sum(between[joined]))
+    return 1 + int(np.sum(~joined)), len(chosen) + int(np.sum(between[joined]))
 
 
 class Hybrid:

@@ -189,7 +189,7 @@ def test_a_uniform_stream_gets_twice_meshjoins_rows_per_read() -> None:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("skew", [0.0, 0.5, 1.0, 1.3])
+@pytest.mark.parametrize("skew", [0.0, 1.0, 1.3])
 @pytest.mark.parametrize(("waiting", "per_block", "skip"), [(20_000, 100, 1000), (3_000, 20, 300)])
 def test_the_renewal_law_matches_simulation(
     ordered: bool, skew: float, waiting: int, per_block: int, skip: int
@@ -197,7 +197,7 @@ def test_the_renewal_law_matches_simulation(
     rows = 200_000
     draws = simulator.Draws(rows, skew, seed=7, skip=skip)
     block = simulator.page_of_rank(rows, rows // per_block, ordered, draws.random)
-    seen = simulator.Hybrid(draws, block, waiting).rows_per_read(6_000, 6_000)
+    seen = simulator.Hybrid(draws, block, waiting).rows_per_read(4_000, 4_000)
     law = renewal.solve(waiting, rows, rows / per_block, skew, ordered, skip)
     assert law.rows_per_read == pytest.approx(seen, rel=0.03)
 

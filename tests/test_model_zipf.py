@@ -78,7 +78,7 @@ def test_pages_asked_for_match_simulation(
 ) -> None:
     draws_of = simulator.Draws(rows, skew, seed=rows + per_page, skip=skip)
     pages = -(-rows // per_page)
-    for draws, tries in ((10, 300), (1000, 20), (100_000, 2)):
+    for draws, tries in ((10, 200), (1000, 12), (100_000, 2)):
         counts = [draws_of.pages_asked_for(draws, per_page, ordered) for _ in range(tries)]
         found = zipf.expected_pages(draws, rows, pages, skew, ordered, skip)
         noise = 3 * max(float(np.std(counts)), np.sqrt(found) / 2) / np.sqrt(tries)
@@ -91,10 +91,10 @@ def test_pages_asked_for_match_simulation(
 @pytest.mark.parametrize("gap", [0, 1, 5, 40])
 def test_merged_reads_match_simulation(needed: int, pages: int, gap: int) -> None:
     random = np.random.default_rng(1)
-    runs = np.array([simulator.merged_reads(needed, pages, gap, random) for _ in range(500)])
+    runs = np.array([simulator.merged_reads(needed, pages, gap, random) for _ in range(300)])
     reads, brought = zipf.expected_reads(needed, pages, gap)
     for found, seen in ((reads, runs[:, 0]), (brought, runs[:, 1])):
-        assert found == pytest.approx(seen.mean(), rel=0.002, abs=4 * seen.std() / np.sqrt(500))
+        assert found == pytest.approx(seen.mean(), rel=0.002, abs=4 * seen.std() / np.sqrt(300))
 
 
 def test_reads_worked_by_hand() -> None:

@@ -238,6 +238,7 @@ def _sweep(setting: Setting, filled: float) -> tuple[float, float]:
     chance = zipf.seen(as_floats(filled), shares)
     others = 1 - chance
     begins = np.sum(counts * chance * others ** (setting.gap + 1))
+    begins += 1 - others[0] ** (setting.gap + 1)  # the first has nothing before it
     lengths = np.arange(1, setting.gap + 1)
     along = np.sum(lengths[:, None] * others ** lengths[:, None], axis=0)
     pages = np.sum(counts * (chance + chance**2 * along))

@@ -63,19 +63,19 @@ def solve(
         loads = stay[:, None] * shares
         return np.asarray(np.sum(counts * loads / (1 + loads), axis=-1))
 
-    # (a + G)/2 rises with a, and G lies between 0 and a. It bends little: four secants are plenty.
+    # (a + G)/2 rises with a, and G lies between 0 and a. It bends little: three secants are plenty.
     low, high = waiting, 2 * waiting
     ends = as_floats([low, high])
     held_low, held_high = ((ends + asked(ends)) / 2).tolist()
     stay = low
-    for _ in range(4):
+    for _ in range(3):
         stay = low + (waiting - held_low) * (high - low) / max(held_high - held_low, 1e-12)
         held = float((asked(as_floats([stay]))[0] + stay) / 2)
         if held < waiting:
             low, held_low = stay, held
         else:
             high, held_high = stay, held
-        if abs(held - waiting) < 1e-6 * waiting:
+        if abs(held - waiting) < 1e-5 * waiting:
             break
     found = max(2 * waiting - stay, 1e-12)
     return Renewal(stay, found, stay / found, waiting)

@@ -75,8 +75,7 @@ def expected_distinct(
     require_at_least("rows", rows, 1)
     drawn = as_floats(draws)
     skipped = np.clip(np.floor(as_floats(skip)), 0, rows)
-    drawn, skipped = np.broadcast_arrays(drawn, skipped)
-    ranks, weights = _ranks_from(skipped, rows)
+    ranks, weights = _ranks_from(skipped, rows)  # once, if many draws skip the same keys
     mass = _tail(skipped, rows, skew)[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
         chance = np.minimum(ranks**-skew / mass, 1.0)
