@@ -8,7 +8,7 @@ from .build import build_store
 from .cause import cause
 from .change import append_to_store, delete_from_store, upsert_into, upsert_store
 from .delta_sink import into_delta
-from .enrich import enrich
+from .enrich import enrich, explain
 from .masters import Master
 from .progress import BatchProgress, Seconds, progress
 from .watch import watch
@@ -22,6 +22,7 @@ __all__ = [
     "cause",
     "delete_from_store",
     "enrich",
+    "explain",
     "into_delta",
     "package",
     "progress",

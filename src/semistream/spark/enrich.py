@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from ..errors import SpecError
 from ..master import Source
 from ..memory import parse_bytes
+from ..spec import Workload
 from .frames import with_columns
 from .masters import Master, Opened, budgets, make_step, open_all
 from .overhead import say_overhead
@@ -47,6 +48,7 @@ def enrich(
     shuffle: str = "none",
     partitions: int | None = None,
     stream_schema: str | StructType | None = None,
+    workload: Workload | None = None,
 ) -> DataFrame:
     """Join every row of `df` with the master table.
 
@@ -77,6 +79,9 @@ def enrich(
 
     `stream_schema` names the columns of `df` ("id bigint, quantity int") where Spark may not be
     asked for them: in the query functions of declarative pipelines.
+
+    `workload` says what the stream is like (`semistream.sketch.sketch_stream` finds it in a
+    sample), for the plan that chooses algorithm and division of memory; `explain` shows it.
     """
     if not hasattr(df, "mapInArrow"):
         raise SpecError(f"df must be a Spark DataFrame, not {type(df).__name__}")
@@ -84,7 +89,7 @@ def enrich(
         df = with_columns(df, stream_schema)
     one: dict[str, Any] = {"on": on, "how": how, "columns": columns, "suffix": suffix}
     one |= {"algorithm": algorithm, "version": version, "version_column": version_column}
-    one |= {"unmatched": unmatched, "matched_column": matched_column}
+    one |= {"unmatched": unmatched, "matched_column": matched_column, "workload": workload}
     opened = open_all(df, _masters(master, one), pins)
     try:
         steps = plan_steps(df, opened, memory_per_task)
@@ -93,6 +98,28 @@ def enrich(
         for each in opened:
             each.close()
     return _stage(df, spread, steps, declared=stream_schema is not None)
+
+
+def explain(
+    df: DataFrame,
+    master: Source | Master | Sequence[Master],
+    on: str | Sequence[str] | Mapping[str, str] | None = None,
+    memory_per_task: int | str = "256MB",
+    **asked: Any,
+) -> str:
+    """What `enrich` with the same arguments would do with each master: which algorithm, how memory
+    is divided, the rate of one task that the model predicts, and why the other algorithms lose.
+    Arguments are those of `enrich` that a `Master` has, too. Nothing runs."""
+    unknown = sorted(set(asked) - set(Master.__dataclass_fields__))
+    if unknown:
+        raise SpecError(f"explain takes no {unknown[0]}=; it takes the fields of Master")
+    one = {n: f.default for n, f in Master.__dataclass_fields__.items() if n != "source"}
+    opened = open_all(df, _masters(master, {**one, "on": on, **asked}), None)
+    try:
+        return "\n\n".join(step.why for step in plan_steps(df, opened, memory_per_task))
+    finally:
+        for each in opened:
+            each.close()
 
 
 def _stage(df: DataFrame, spread: DataFrame, steps: list[Step], declared: bool) -> DataFrame:

@@ -18,7 +18,8 @@ from ..master import Source, open_master
 from ..master.facts import facts
 from ..memory import parse_bytes, show_bytes
 from ..plan import divide
-from ..spec import join_type
+from ..question import stream_of
+from ..spec import Workload, join_type
 from .frames import is_stream, micro_batch
 from .pins import Folder, Pins
 from .pins_folder import pins_folder
@@ -29,6 +30,7 @@ from .worker import Step
 MOST_TABLE_BYTES = 64 << 20
 UNMATCHED = ("keep", "drop", "split")
 MATCHED = "matched"
+BATCH_ROWS = 10_000  # of a batch that Spark hands to Python, unless it is told otherwise
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Master:
     version_column: str | None = None
     unmatched: str | None = None
     matched_column: str | None = None
+    workload: Workload | None = None
 
     def settled(self) -> Master:
         """With `unmatched` said as a join type and a column."""
@@ -156,7 +159,7 @@ def make_step(
     alone = memory == task_memory and asked.memory is None
     share = Share(memory, task_memory, None if alone else info.name)
     try:
-        algorithm, joined = _rehearse(opened, incoming, memory)
+        planned, joined = _rehearse(opened, incoming, memory)
     except BudgetError as error:
         raise share.too_small(error, memory) from None
     _check_case(df, joined.names, len(incoming))
@@ -173,7 +176,9 @@ def make_step(
         else list(asked.columns),
         suffix=asked.suffix,
         memory=memory,
-        algorithm=algorithm,
+        algorithm=planned.algorithm.name,
+        params=planned.params,
+        why=planned.explain(),
         casts={f.name: f.type for f, g in zip(arrow, joined, strict=True) if f.type != g.type},
         added=pa.schema(list(joined)[len(incoming) :]),
         pins=opened.pins,
@@ -185,8 +190,8 @@ def make_step(
     )
 
 
-def _rehearse(opened: Opened, incoming: pa.Schema, memory: int) -> tuple[str, pa.Schema]:
-    """The algorithm, and the columns that leave."""
+def _rehearse(opened: Opened, incoming: pa.Schema, memory: int) -> tuple[SemiStreamJoin, pa.Schema]:
+    """A join as the workers will make it, closed, and the columns that leave."""
     asked = opened.asked
     with SemiStreamJoin(
         opened.master,
@@ -197,8 +202,9 @@ def _rehearse(opened: Opened, incoming: pa.Schema, memory: int) -> tuple[str, pa
         memory,
         suffix=asked.suffix,
         matched_column=asked.matched_column,
+        workload=asked.workload or replace(stream_of(incoming), batch_rows=BATCH_ROWS),
     ) as join:
-        return join.algorithm.name, join.check(incoming)
+        return join, join.check(incoming)
 
 
 def _locator(opened: OpenMaster) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from ..errors import BudgetError, MasterError
 from ..join import SemiStreamJoin
 from ..master import Master
+from ..spec import Params
 from .declared import check_columns, in_words
 from .pins import Folder, Pins
 from .reach import open_in_task
@@ -41,6 +42,8 @@ class Step:
     matched_column: str | None = None
     auto: bool = False  # the algorithm may be another where the budget is too small for this one
     name: str = ""  # of the master, for counters and messages
+    params: Params | None = None  # knobs that the driver's plan has chosen
+    why: str = ""  # that plan, in words
     share: Share | None = None  # `memory` as the call of enrich said it; None: as all of it
 
     def schema(self, stream: pa.Schema) -> pa.Schema:
@@ -111,6 +114,7 @@ class Step:
             self.columns,
             algorithm,
             memory,
+            self.params if algorithm == self.algorithm else None,
             suffix=self.suffix,
             matched_column=self.matched_column,
             stream_schema=stream,
