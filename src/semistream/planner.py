@@ -14,9 +14,10 @@ from .errors import BudgetError, SemiStreamError
 from .machine import Machine, this_machine
 from .memory import show_bytes
 from .plan import least_bytes
-from .predict import Case, Prediction
+from .predict import Prediction
 from .spec import ALGORITHMS, Algorithm, MasterFacts, Params, Workload
 from .tuner import tune
+from .work import Case
 
 BROADCAST = 10 << 20  # bytes of a table that Spark broadcasts by itself
 MOST_KNOWN = 256  # plans that are remembered: the same join is often made again

@@ -22,7 +22,8 @@ from .errors import SpecError
 from .machine import Machine
 from .memory import show_bytes
 from .plan import least_bytes
-from .predict import Case, Prediction, predict, with_params
+from .predict import Prediction, predict
+from .work import Case, with_params
 
 DEFAULT_BUFFER = 930_000  # bytes: MESHJOIN with a default buffer, section 4.3, the best for 20 MB
 SHARES = (0.0, 0.03, 0.08, 0.16, 0.28, 0.42, 0.58, 0.75, 0.9)

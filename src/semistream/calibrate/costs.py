@@ -29,9 +29,10 @@ from ..master import Store
 from ..master.facts import facts
 from ..model import zipf
 from ..model.family import DiskWork
-from ..predict import Case, Operation, Work, operations
+from ..predict import Operation, operations
 from ..spec import ALGORITHMS, Params, Workload
 from ..stats import Stats
+from ..work import Case, Work
 from .fitting import Deadline
 
 Floats = NDArray[np.float64]

@@ -17,10 +17,10 @@ from ..master.facts import facts
 from ..memory import parse_bytes, show_bytes
 from ..planner import Plan
 from ..planner import plan as make_plan
-from ..predict import Case
 from ..sketch import sketch_stream
 from ..spec import ALGORITHMS, MasterFacts, Workload, algorithm_named
 from ..tuner import least_memory_for
+from ..work import Case
 from .commands import Result, names, open_named, pairs
 from .files import read_rows
 from .progress import Progress
