@@ -173,7 +173,8 @@ def split_memory(
     output = least.output + min(extra // 8, MOST_OUTPUT)
     output = min(output, max(least.output, params.output_bytes or output))
     intake = min(extra // 8, MOST_PIECE_ROWS * INTAKE_BYTES)
-    read = least.read + (0 if mapped else min(extra // 8, MOST_READ))
+    asked = params.read_bytes or _read_size(algorithm, master, budget)
+    read = least.read + (0 if mapped else _for_reads(algorithm, params, extra, asked))
     held = extra // 4 if ordered else 0
     left = extra - (output - least.output) - intake - (read - least.read) - held
     front = int(_share(algorithm, params) * left)
@@ -181,7 +182,6 @@ def split_memory(
     pool = 0
     if algorithm.disk in ("plan", "lookup") and algorithm.front == "none":
         front, pool = 0, front if not mapped or algorithm.disk == "plan" else 0
-    asked = params.read_bytes or _read_size(algorithm, master, budget)
     rows = least.piece_rows + intake // INTAKE_BYTES
     return Split(
         output=output,
@@ -193,6 +193,14 @@ def split_memory(
         held=held,
         stream=least.stream + stream,
     )
+
+
+def _for_reads(algorithm: Algorithm, params: Params, extra: int, asked: int) -> int:
+    """What reads get beyond the least. Where they are of one size they take no more than that, and
+    what was asked for gets up to a half."""
+    if algorithm.disk not in ("scan", "seek"):
+        return min(extra // 8, MOST_READ)
+    return min(asked, extra // 2 if params.read_bytes is not None else extra // 8)
 
 
 def _share(algorithm: Algorithm, params: Params) -> float:

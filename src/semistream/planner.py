@@ -20,8 +20,9 @@ from .tuner import tune
 from .work import Case
 
 BROADCAST = 10 << 20  # bytes of a table that Spark broadcasts by itself
+WHOLE = 0.75  # of the best rate: a master that can be held whole is, nothing waits then
 MOST_KNOWN = 256  # plans that are remembered: the same join is often made again
-NEAR = 0.03  # rates that differ by less are alike: then the first of the family is chosen
+NEAR = 0.03  # rates that differ by less are alike: then the simplest is chosen
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,8 @@ def _plan(
     if not found:
         raise least or SemiStreamError(f"no algorithm can join with {master.name}")
     best = max(p.rate for p in found)
-    chosen = next(p for p in found if p.rate >= (1 - NEAR) * best)
+    whole = [p for p in found if p.case.algorithm.front == "all" and p.rate >= WHOLE * best]
+    chosen = next(p for p in [*whole, *found] if p.rate >= (1 - NEAR) * best or p in whole)
     others = sorted((p for p in found if p is not chosen), key=lambda p: -p.rate)
     beaten = [Alternative(p.case.algorithm.name, p.rate, _why(p, chosen)) for p in others]
     return Plan(chosen, (*beaten, *lost), tuple(_advice(chosen, machine)), machine)

@@ -40,7 +40,8 @@ def tune(case: Case, machine: Machine, buffer: str = "best") -> Prediction:
     if buffer == "default" and case.params.read_bytes is None:
         case = with_params(case, read_bytes=DEFAULT_BUFFER)
     best = predict(case, machine)
-    for name, values in _knobs(case):
+    knobs = _knobs(case)
+    for name, values in [*knobs, *knobs[:-1]]:  # the first once more, with the last one tuned
         best = _search(best, machine, name, values)
     return best
 

@@ -177,9 +177,8 @@ def _in_use(case: Case, split: Split, slots: int) -> float:
     if case.algorithm.disk != "scan" or case.master.rows == 0:
         return slots
     reads = max(1.0, case.master.bytes / max(1, split.read))
-    if slots / reads >= SMALL:
-        return slots
-    chunks = FEW / 2 + slots / SMALL
+    chunk = slots / reads
+    chunks = slots / max(SMALL, chunk) + (FEW / 2 if chunk < SMALL else 0)
     lost = chunks * (CHUNK_BYTES + 64 * case.workload.columns) / case.workload.row_bytes
     return max(1.0, slots - lost)
 
