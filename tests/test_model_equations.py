@@ -175,7 +175,7 @@ def test_probabilities_of_hybridjoin_by_hand() -> None:
 
 
 def test_what_each_law_predicts_for_the_published_setting() -> None:
-    """R = 2 M in order, 950 rows per read, 1500 pinned, 0.5 M slots: simulated, 993 per load."""
+    """R = 2 M in order, 950 rows per read, 1500 pinned, 0.5 M slots: simulated, about 995."""
     printed = hybrid.tuples_per_iteration(500_000, 1500, 950, 2_000_000)
     assert printed == pytest.approx(316, abs=0.5)
     law = renewal.rows_per_read(500_000, 2_000_000, 950, 1.0, True, 1500)

@@ -1,5 +1,11 @@
 """The cost model: what a join costs, as formulas on plain numbers.
 
-Nothing here reads a file or knows Arrow. `zipf` holds the sums over a skewed stream that the
-formulas are made of.
+    zipf                    sums over a skewed stream in closed form; the others are made of them
+    mesh, hybrid, cached    the published equations, one function each, and corrected ones beside
+    renewal                 rows per read of hybridjoin's family
+    planned                 pages that ssij reads
+    family                  disk work per stream row, for every algorithm
+
+Nothing here reads a file or knows Arrow. docs/model.md joins the papers' symbols to words, and says
+how far each law is off.
 """

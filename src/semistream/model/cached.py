@@ -25,6 +25,9 @@ from semistream.model.numbers import (
 COUNTER = 8.0
 """Bytes that counting the uses of a cached tuple takes, as published."""
 
+MANY = 1000.0
+"""Cached keys beyond which one more or less does not matter."""
+
 
 # --- as printed -----------------------------------------------------------------------------------
 
@@ -105,22 +108,24 @@ def best_cache(memory: float, tuple_bytes: float, rows: float, skew: float) -> f
     if most < 1:
         return 0.0
     low, high, wanted = 1.0, most, memory / tuple_bytes
+    near = low
     for _ in range(3):  # each time a 63rd of what was left of the logarithm
         grid = np.geomspace(low, high, 64)
         needed = _memory_for(grid, rows, skew)
-        at = int(np.searchsorted(needed, wanted))
-        if at == 0:
-            return 0.0
-        if at == len(grid):
-            return high
+        near = float(np.interp(wanted, needed, grid))
+        at = int(np.clip(np.searchsorted(needed, wanted), 1, len(grid) - 1))
         low, high = float(grid[at - 1]), float(grid[at])
-    return float(np.interp(wanted, needed, grid))
+    if near > MANY:
+        return near
+    # Of a few keys each counts as a whole.
+    few = np.clip(np.floor(near) + np.arange(-3, 5), 0, np.floor(most))
+    return float(few[np.argmax(cache_gain(memory, few, tuple_bytes, rows, skew))])
 
 
 def _memory_for(cached: FloatArray, rows: float, skew: float) -> FloatArray:
-    """M/c for which so many cached keys are best."""
+    """M/c for which so many cached keys are best; the next key's popularity is that half way on."""
     beyond = zipf.harmonic(rows, skew) - zipf.harmonic(cached, skew)
-    return np.asarray(cached + cached**skew * beyond)
+    return np.asarray(cached + (cached + 0.5) ** skew * beyond)
 
 
 def best_cache_zipf_1(memory: float, tuple_bytes: float, rows: float) -> float:
