@@ -48,7 +48,7 @@ def test_what_is_less_frequent_never_replaces() -> None:
     while not front.full:
         offer(front, rows, range(codes, codes + 50), uses=60)
         codes += 50
-    room = len(front._sealed) * front._segment_groups  # besides the young, which come and go
+    room = front._segments.lasting  # besides the young, which come and go
     assert cached(front, range(codes)) >= room > 500
     for code in range(20_000, 22_000):
         if front._sketch[slot_of(code, front._sketch_bits)] == 0:  # shares no counter with another
@@ -107,7 +107,7 @@ def test_the_cache_forgets_a_hot_set_that_moved(algorithm, draw, back) -> None:
     share_of_hits(150_000, order)
     usual = share_of_hits(20_000, order)
     assert join._engine is not None
-    groups = join._engine.front._table.used
+    groups = join._engine.front._segments.table.used
     moved = order[::-1].copy()
     assert share_of_hits(1_000, moved) < 0.3 * usual
     share_of_hits(10 * groups - 1_000, moved)

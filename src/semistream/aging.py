@@ -88,6 +88,5 @@ class AgingGroups(KeyGroups):
     def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
         return None  # rows that must be asked for again are not worth remembering
 
-    def _account(self) -> None:
-        log = 0 if self.asleep else self._log_limit
-        self._ledger.set("front", self._fixed + sum(self._sizes) + log)
+    def _bytes(self) -> int:
+        return super()._bytes() + self._log_limit

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from ..backlog import Links
 from ..columns import Chunks
-from ..front import Front, new_rows
+from ..front import Front
 from ..kernels import multimap
 from ..master import Master, Pages
 from ..memory import Ledger
+from ..segments import new_rows
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
