@@ -60,3 +60,7 @@ class ShedError(SemiStreamError):
 
 class InstallError(SemiStreamError):
     """The executors' Python lacks the package or something it needs, or has another version."""
+
+
+class MachineError(SemiStreamError):
+    """A file of a machine's costs is missing, damaged, of another kind, or cannot be written."""
