@@ -15,6 +15,7 @@ waiting rows where they can use it, and watches for repetition.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -93,6 +94,9 @@ class Front:
     def clear(self) -> None:
         """Forget everything."""
 
+    def resize(self, limit: int) -> None:
+        """Go on with `limit` bytes, keeping what is asked for most."""
+
 
 class KeyGroups(Front):
     learns = True
@@ -101,12 +105,16 @@ class KeyGroups(Front):
         self, schema: pa.Schema, limit: int, row_bytes: int, threshold: int, ledger: Ledger
     ) -> None:
         self._schema, self._ledger = schema, ledger
+        self._row_bytes, self._first_threshold = row_bytes, threshold
+        self._plan(limit)
+        self.clear()
+
+    def _plan(self, limit: int) -> None:
+        """How much of what `limit` bytes have room for."""
         self._limit = limit
-        self._groups = max(SEGMENTS + 2, limit // (row_bytes + ENTRY_BYTES))
+        self._groups = max(SEGMENTS + 2, limit // (self._row_bytes + ENTRY_BYTES))
         self._sketch_bits = (4 * self._groups).bit_length()
         self._absent_bits = max(3, self._sketch_bits - 5)
-        self._first_threshold = threshold
-        self.clear()
 
     @staticmethod
     def least(row_bytes: int) -> int:
@@ -137,8 +145,26 @@ class KeyGroups(Front):
     def _bytes(self) -> int:
         return self._beside() + self._segments.nbytes
 
-    def _account(self) -> None:
-        self._ledger.set("front", 0 if self.asleep else self._bytes())
+    def _account(self, for_a_moment: int = 0) -> None:
+        self._ledger.set("front", 0 if self.asleep else self._bytes() + for_a_moment)
+
+    def resize(self, limit: int) -> None:
+        """Where there is no room for the old table beside the new one, it begins anew."""
+        self._plan(limit)
+        if self.asleep:
+            return
+        held = self._bytes()
+        most = self._segments.most_bytes(self._groups, limit) + self._beside()
+        if self._ledger.held - held + most > self._ledger.budget:
+            self.clear()
+            return
+        # The first bits of a code's hash are its place: a place becomes several, or several one.
+        self._sketch = _scaled(self._sketch, self._sketch_bits).max(axis=1)
+        self._absent = _scaled(self._absent, self._absent_bits)[:, 0].copy()
+        self._absent_used = _scaled(self._absent_used, self._absent_bits)[:, 0].copy()
+        self._segments.fit(self._groups, limit - self._beside())
+        self._since = self._hits = 0
+        self._usual = 0.0  # another share of hits will be usual
 
     def _remember(self, groups: Groups) -> None:
         """These leave; the sketch knows how frequent they were."""
@@ -274,3 +300,11 @@ class KeyGroups(Front):
 
     def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
         return None if self.asleep else self._segments.table.hottest(most)
+
+
+def _scaled(places: NDArray[Any], bits: int) -> NDArray[Any]:
+    """2 ** bits rows, each with what the places had that are one now."""
+    size = 1 << bits
+    if len(places) < size:
+        places = np.repeat(places, size // len(places))
+    return places.reshape(size, -1)

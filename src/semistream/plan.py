@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import BudgetError, MasterError
 from .loading import WholeMaster
@@ -164,6 +164,43 @@ def split_memory(
         held=held,
         stream=least.stream + stream,
     )
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the memory that parts may take from each other is divided, in place of the plan's way."""
+
+    share: float  # cached rows or pages, of what reads leave to them and to waiting rows
+    read: int  # bytes that one read may bring
+
+
+def divided(
+    split: Split,
+    info: MasterInfo,
+    budget: int,
+    widest: int,
+    mapped: bool,
+    shed: bool,
+    wanted: Division,
+) -> Split:
+    """The same budget in another division; output, intake and the like stay as they are."""
+    least = _least(info, mapped, widest, shed)
+    fixed = _total(info, replace(split, read=0, front=0, backlog=0)) + split.held
+    movable = budget - fixed - least.backlog
+    page = info.max_page_bytes + 1024
+    read = max(page, min(wanted.read, movable // 2 if not mapped else MOST_MAPPED))
+    reads = 0 if mapped else max(least.read, read)
+    cache = int(wanted.share * max(0, movable - reads))
+    backlog = budget - fixed - reads - cache
+    if split.pool and not mapped:
+        return replace(split, read=read, pool=cache, backlog=backlog)
+    return replace(split, read=read, front=cache, backlog=backlog)
+
+
+def division_of(split: Split, least_backlog: int) -> Division:
+    """The division that makes this split."""
+    cache = split.pool or split.front
+    return Division(cache / max(1, cache + split.backlog - least_backlog), split.read)
 
 
 def _share(algorithm: Algorithm, params: Params) -> float:

@@ -31,7 +31,8 @@ RECORD_BYTES = 24  # what packing adds to a row, at most
 class Segments:
     """Room for `groups` groups, and for their rows what `limit` bytes leave beside the table.
 
-    `resized` is called whenever `nbytes` has changed, `evicted` with the groups that have to leave.
+    `resized` is called whenever `nbytes` has changed, with what is needed beside it for a moment;
+    `evicted` with the groups that have to leave.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Segments:
         schema: pa.Schema,
         groups: int,
         limit: int,
-        resized: Callable[[], None],
+        resized: Callable[..., None],
         evicted: Callable[[Groups], None],
     ) -> None:
         self._resized, self._evicted = resized, evicted
@@ -134,17 +135,94 @@ class Segments:
         kept.start = _heads(where, kept.count)
         self.table.put(kept)
         for chunk in old:
-            self._sizes[chunk] = 0
-            self.rows.drop(chunk)
+            self._free(chunk)
         self._young, self._young_groups = [], 0
         self._sealed.append(segment)
-        self._resized()
 
     def _evict(self, groups: Groups) -> None:
         """These leave; who owns the segments may remember how frequent they were."""
         self.cutoff = int(groups.uses[0])
         self._evicted(groups)
         self.table.drop(groups.codes)
+
+    # --- another size --------------------------------------------------------------------------
+
+    def most_bytes(self, groups: int, limit: int) -> int:
+        """What `fit` holds at most in between: the old and the new table, rows, two segments."""
+        rows = min(sum(self._sizes), max(0, limit - groups * GroupTable.SLOT_BYTES))
+        seen = max(sum(self._sizes) + 2 * self.segment_bytes, rows + limit // 8)
+        table = int(groups / LOAD) * GroupTable.SLOT_BYTES
+        return self.table.nbytes + max(seen, rows + table)
+
+    def fit(self, groups: int, limit: int) -> None:
+        """Go on with room for `groups` groups in `limit` bytes, keeping the groups most asked for.
+        In between there are the larger of both sizes, two segments and the new table at most."""
+        slots = int(groups / LOAD)
+        self.segment_groups = groups // (SEGMENTS + 2)
+        self.segment_bytes = max(0, limit - slots * GroupTable.SLOT_BYTES) // (SEGMENTS + 2)
+        least, share = self._least_frequent()
+        old = [*self._sealed, *self._young]
+        self._sealed, self._young, self._young_groups = [], [], 0
+        rest, needed = self._chosen([], least, share), set[int]()
+        for i, chunk in enumerate(old):
+            rest = rest.and_these(self._chosen([chunk], least, share))
+            rest = self._seal(rest, last=i + 1 == len(old))
+            before, needed = needed | {chunk}, set(np.unique(rest.start >> 32).tolist())
+            for done in before - needed:
+                self._free(done)
+        self._resized(slots * GroupTable.SLOT_BYTES)
+        self.table = self.table.copy(slots)
+        self._resized()
+
+    def _least_frequent(self) -> tuple[int, float]:
+        """How often a group must have been asked for to find room, and the share of those asked for
+        just so often that do."""
+        uses, held = self.table.uses(), sum(self._sizes)
+        part = min(1.0, (SEGMENTS - 0.5) * self.segment_bytes / max(1, held))
+        keep = min(int(part * len(uses)), int((SEGMENTS - 0.5) * self.segment_groups))
+        if keep >= len(uses):
+            return 0, 1.0
+        if keep == 0:
+            return 1 << 32, 0.0
+        least = int(np.partition(uses, len(uses) - keep)[len(uses) - keep])
+        return least, (keep - int((uses > least).sum())) / int((uses == least).sum())
+
+    def _chosen(self, chunks: list[int], least: int, share: float) -> Groups:
+        """The groups of some chunks that stay; the others leave."""
+        mask = np.zeros(len(self._sizes), np.bool_)
+        mask[chunks] = True
+        found = self.table.in_chunks(mask)  # most frequent first
+        above, from_least = (int((found.uses > u).sum()) for u in (least, least - 1))
+        keep = above + round(share * (from_least - above))
+        if keep < len(found.codes):
+            self._evict(found.part(slice(keep, None)))
+        return found.part(slice(keep))
+
+    def _seal(self, groups: Groups, last: bool) -> Groups:
+        """Whole segments out of some groups; returns those that are left over, unless these are the
+        last ones. Groups for which there is no segment any more leave."""
+        while len(groups.codes):
+            loc = group_rows(self.rows, groups.start, groups.count)
+            sizes = self.rows.widths(loc)[np.cumsum(groups.count)]
+            most = int(np.searchsorted(sizes, self.segment_bytes, "right"))
+            most = min(most, self.segment_groups)
+            if most == len(groups.codes) and not last:
+                break
+            if most == 0 or self.full:
+                self._evict(groups.part(slice(max(1, most))))
+            else:
+                kept = groups.part(slice(most))
+                segment, where = self._new_chunk(self.rows, loc[: int(kept.count.sum())])
+                kept.start = _heads(where, kept.count)
+                self.table.put(kept)
+                self._sealed.append(segment)
+            groups = groups.part(slice(max(1, most), None))
+        return groups
+
+    def _free(self, chunk: int) -> None:
+        self._sizes[chunk] = 0
+        self.rows.drop(chunk)
+        self._resized()
 
 
 def _heads(where: I64, count: I32) -> I64:

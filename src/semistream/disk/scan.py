@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -61,10 +61,8 @@ class Scan(DiskPhase):
             )
         self._per_step = -(-(1 + self._early) * parts.backlog.capacity // per_cycle)
         self._admitted = 0
-        self._asked, self._misses = (
-            1,
-            1.0,
-        )  # rows asked for last, and what share of such rows missed
+        self._asked = 1  # rows asked for last
+        self._misses = 1.0  # share of such rows that missed
         self._who: I32 = np.empty(parts.backlog.capacity, np.int32)
         self._loc: I64 = np.empty(parts.backlog.capacity, np.int64)
         self._collector: Collector | None = None
@@ -199,6 +197,9 @@ class Scan(DiskPhase):
             here = some[self.parts.backlog.ticket[some] == tickets]
             age[here] = self._seen - stamp
         return age[slots]
+
+    def take_over(self, old: Self) -> None:
+        self._asked, self._misses = old._asked, old._misses
 
     def state(self) -> dict[str, Any]:
         return {"cursor": self._cursor}
