@@ -5,7 +5,7 @@
                                              └── nothing is better: rest at home and watch
 
 A knob is a size that may change: the cache's share of memory, the read buffer. Steps are factors:
-of the smaller side of a share, of a size itself. Once at rest it moves again when hits fall or the
+of a size, of the odds of a share. Once at rest it moves again when hits fall or the
 cost changes for good, and else tries a single step now and then.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from .errors import SpecError
 
@@ -22,7 +23,7 @@ class Pace:
     """How patient it is. None of this changes results."""
 
     rows: int = 20_000  # that are answered in a period, at least
-    turnovers: float = 2.0  # how often, in a period, as many rows leave as can wait
+    turnovers: float = 3.0  # how often, in a period, as many rows leave as can wait
     repeats: int = 2  # periods that are measured at each place
     warm: int = 8  # periods that a cache gets to fill, at most
     step: float = 2.25  # factor of the first steps
@@ -67,15 +68,14 @@ class Knob:
     value: float
     least: float
     most: float
-    share: bool = False  # of a whole: its smaller side is what grows or shrinks by a factor
+    share: bool = False  # of a whole, less than 1
 
     def moved(self, up: bool, factor: float) -> Knob:
-        value = self.value * factor if up else self.value / factor
-        if self.share and self.value > 0.5:
-            rest = (1 - self.value) / factor if up else (1 - self.value) * factor
-            value = 1 - rest
-        if self.share and (self.value < 0.5) != (value < 0.5):
-            value = 0.5  # where the smaller side becomes the larger one
+        """By a factor. Of a share it is the odds that change by it: the smaller of both sides
+        changes about so much."""
+        value = self.value / (1 - self.value) if self.share else self.value
+        value = value * factor if up else value / factor
+        value = value / (1 + value) if self.share else value
         return replace(self, value=min(self.most, max(self.least, value)))
 
 
@@ -84,7 +84,7 @@ RISE = 0.01  # of the share of hits from period to period: the cache still fills
 FALL = 0.05  # of the share of hits: the hot keys have moved
 BETTER = 0.05  # of the cost from period to period: something still gets better
 OTHER = 0.2  # of the cost: the rate has changed
-HOPELESS = 1.5  # times the cost at home, while nothing gets better
+HOPELESS = 1.3  # times the cost at home, while nothing gets better
 MOST_FACTOR = 4.0
 MOST_NOISE = 0.1
 
@@ -122,39 +122,34 @@ class Climber:
         """What was measured elsewhere says nothing about this place."""
         self._costs: list[float] = []
         self._periods = 0  # since the arrival
-        self._last: Period | None = None
+        self._most_hits, self._least_cost = 0.0, inf
         self._off = 0  # periods in a row with another cost than at home
 
     # --- a period ------------------------------------------------------------------------------
 
     def see(self, period: Period) -> tuple[float, ...] | None:
         """The knobs' new values, or None where they stay."""
-        before, self._last = self._last, period
         self._periods += 1
         if self._resting:
             return self._watch(period)
-        if not self._costs and not self._warm(before, period):
-            if self._hopeless(before, period):
-                return self._next()
+        better = self._better(period)
+        if not self._costs and (better or self._periods == 1):
             return None
+        if self._trial is not None and period.cost > HOPELESS * self._home_cost:
+            return self._next()
         self._costs.append(period.cost)
         if len(self._costs) < self._pace.repeats:
             return None
         return self._judge(sum(self._costs) / len(self._costs))
 
-    def _warm(self, before: Period | None, now: Period) -> bool:
-        """Whether a period counts: rows that waited before have left, and the cache is as full as
-        it gets."""
-        if before is None:
-            return False
-        fills = now.hit_share > before.hit_share + RISE
-        betters = now.cost < before.cost * (1 - BETTER)
-        return self._periods > self._pace.warm or not (fills or betters)
-
-    def _hopeless(self, before: Period | None, now: Period) -> bool:
-        if self._trial is None or before is None:
-            return False
-        return now.cost > HOPELESS * self._home_cost and now.cost > before.cost * (1 - BETTER)
+    def _better(self, now: Period) -> bool:
+        """Whether the cache still fills, or the cost still falls. The first period at a place does
+        not count in any case: it has rows that waited before."""
+        fills = now.hit_share > self._most_hits + RISE
+        falls = now.cost < self._least_cost * (1 - BETTER)
+        self._most_hits = max(self._most_hits, now.hit_share)
+        self._least_cost = min(self._least_cost, now.cost)
+        return self._periods <= self._pace.warm and (fills or falls)
 
     def _judge(self, cost: float) -> tuple[float, ...] | None:
         if len(self._costs) > 1 and cost > 0:
