@@ -5,24 +5,20 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from sample_data import ALGORITHMS, DISK, HOWS, build, least_memory, products, sales
+from sample_data import ALGORITHMS, HOWS, build, least_memory, products, sales
 
 import semistream as ss
-from semistream.adapt import Pace
 from semistream.adapting import Adapting
-from semistream.backlog import Backlog
-from semistream.dividing import Divider
-from semistream.errors import SpecError
-from semistream.front import KeyGroups
-from semistream.master.memory import MemoryMaster
-from semistream.memory import Ledger
 from semistream.plan import Division
 from semistream.testing import check_join
 
-MASTERS = ("memory", "map", "pread", "changed", "unsorted")
+MASTERS = (
+    "memory",
+    "pread",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("map", "changed", "unsorted")),
+)
 
 
 @pytest.fixture
@@ -63,7 +59,7 @@ def test_results_do_not_change(restless, table, stream, kind, algorithm, tmp_pat
     if member.needs == "index" and not master.describe().indexed:
         pytest.skip("needs an index")
     moves, least = 0, least_memory(master, algorithm, stream, on="id")
-    for how in HOWS:
+    for how in restless.sample(HOWS, 2):
         memory = int(least * restless.choice([1.1, 1.5, 3.0]))
         stats = check_join(
             master, stream, on="id", how=how, algorithm=algorithm, memory=memory, table=table,
@@ -73,5 +69,5 @@ def test_results_do_not_change(restless, table, stream, kind, algorithm, tmp_pat
     cached = member.front == "groups" and (master.block_pages is None or member.disk == "scan")
     reads = member.disk in ("scan", "seek") and not master.mapped
     pool = member.disk == "plan" and not master.mapped
-    assert (moves > 4) == (cached or reads or pool)
+    assert (moves > 2) == (cached or reads or pool)
     master.close()

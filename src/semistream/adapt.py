@@ -17,6 +17,15 @@ from math import inf
 
 from .errors import SpecError
 
+NEAR = 1.15  # a smaller factor is no other place
+RISE = 0.01  # of the share of hits from period to period: the cache still fills
+FALL = 0.05  # of the share of hits: the hot keys have moved
+BETTER = 0.05  # of the cost from period to period: something still gets better
+OTHER = 0.2  # of the cost: the rate has changed
+HOPELESS = 1.3  # times the cost at home where nothing gets better, else twice that
+MOST_FACTOR = 4.0
+MOST_NOISE = 0.1
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -73,27 +82,29 @@ class Knob:
     def moved(self, up: bool, factor: float) -> Knob:
         """By a factor. Of a share it is the odds that change by it: the smaller of both sides
         changes about so much."""
-        value = self.value / (1 - self.value) if self.share else self.value
-        value = value * factor if up else value / factor
-        value = value / (1 + value) if self.share else value
+        size = self.size * factor if up else self.size / factor
+        value = size / (1 + size) if self.share else size
         return replace(self, value=min(self.most, max(self.least, value)))
+
+    @property
+    def size(self) -> float:
+        """What factors apply to."""
+        return self.value / (1 - self.value) if self.share else self.value
+
+    def near(self, other: Knob) -> bool:
+        return max(self.size, other.size) <= NEAR * min(self.size, other.size)
 
 
 Try = tuple[int, bool]  # which knob, and whether up
-RISE = 0.01  # of the share of hits from period to period: the cache still fills
-FALL = 0.05  # of the share of hits: the hot keys have moved
-BETTER = 0.05  # of the cost from period to period: something still gets better
-OTHER = 0.2  # of the cost: the rate has changed
-HOPELESS = 1.3  # times the cost at home, while nothing gets better
-MOST_FACTOR = 4.0
-MOST_NOISE = 0.1
+Place = tuple[Knob, ...]
 
 
 class Climber:
     """`see` a period, get the knobs' new values or None. `place` are the values now."""
 
     def __init__(self, knobs: Sequence[Knob], pace: Pace) -> None:
-        self._pace, self._home, self.place = pace, tuple(knobs), tuple(knobs)
+        self._pace, self.place = pace, tuple(knobs)
+        self._home: Place = self.place  # the best place so far
         self._noise = 0.0
         self._rest, self._turn = pace.rest, 0
         self._start()
@@ -101,6 +112,11 @@ class Climber:
     @property
     def resting(self) -> bool:
         return self._resting
+
+    @property
+    def home(self) -> tuple[float, ...]:
+        """The values of the best place so far."""
+        return tuple(knob.value for knob in self._home)
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -113,6 +129,7 @@ class Climber:
         self._todo = self._every_way()
         self._trial: Try | None = None
         self._home_cost = 0.0
+        self._tried: list[Place] = [self._home]
         self._arrive()
 
     def _every_way(self) -> list[Try]:
@@ -133,10 +150,13 @@ class Climber:
         if self._resting:
             return self._watch(period)
         better = self._better(period)
-        if not self._costs and (better or self._periods == 1):
+        if self._periods == 1:
             return None
-        if self._trial is not None and period.cost > HOPELESS * self._home_cost:
+        hope = HOPELESS * (2 if better else 1) * self._home_cost
+        if self._trial is not None and period.cost > hope:
             return self._next()
+        if better and not self._costs:
+            return None
         self._costs.append(period.cost)
         if len(self._costs) < self._pace.repeats:
             return None
@@ -172,11 +192,13 @@ class Climber:
         """The next place to try; where there is none, home."""
         while True:
             while self._todo:
-                way = self._todo.pop(0)
-                knob = self._home[way[0]].moved(way[1], self._factor)
-                if abs(knob.value / max(1e-12, self._home[way[0]].value) - 1) > 0.05:
-                    self._trial = way
-                    return self._go((*self._home[: way[0]], knob, *self._home[way[0] + 1 :]))
+                which, up = self._todo.pop(0)
+                knob = self._home[which].moved(up, self._factor)
+                place = (*self._home[:which], knob, *self._home[which + 1 :])
+                if not any(all(map(Knob.near, place, known)) for known in self._tried):
+                    self._trial = which, up
+                    self._tried.append(place)
+                    return self._go(place)
             if self._looks or (not self._improved and self._factor <= self._pace.least_step):
                 break
             self._factor = max(self._pace.least_step, self._factor / self._pace.least_step)
@@ -184,7 +206,7 @@ class Climber:
         self._trial, self._resting = None, True
         return self._go(self._home)
 
-    def _go(self, place: tuple[Knob, ...]) -> tuple[float, ...] | None:
+    def _go(self, place: Place) -> tuple[float, ...] | None:
         moves = place != self.place
         self.place = place
         self._arrive()
@@ -212,5 +234,5 @@ class Climber:
         ways = self._every_way()
         self._turn += 1
         self._resting, self._looks, self._factor = False, True, self._pace.least_step
-        self._todo = [ways[self._turn % len(ways)]]
+        self._todo, self._tried = [ways[self._turn % len(ways)]], [self._home]
         return self._next()

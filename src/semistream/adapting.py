@@ -57,6 +57,11 @@ class Adapting:
             self._engine.steps,
         )
 
+    @property
+    def resting(self) -> bool:
+        """Whether it has found what it looked for, or there is nothing to look for."""
+        return self._climber is None or self._climber.resting
+
     def look(self) -> None:
         """Nothing is under way. Mostly it is too early to do anything."""
         if self.divider.pending:

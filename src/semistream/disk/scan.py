@@ -104,9 +104,9 @@ class Scan(DiskPhase):
         yield from self._expire()
 
     def _meet(self, pages: Pages) -> Iterator[pa.RecordBatch]:
-        """The window meets these pages. Reads need not begin at the same pages in every cycle: where
-        the oldest row's cycle ends within a read, that row leaves before the rest is met, so that
-        no row meets a page twice."""
+        """The window meets these pages. Reads need not begin at the same pages in every cycle:
+        where the oldest row's cycle ends within a read, that row leaves before the rest is met, so
+        that no row meets a page twice."""
         self._first = 0
         while self._first < len(pages.rows) and self._queue:
             begun = self._queue[0][2]
