@@ -170,3 +170,21 @@ def test_results_with_tiny_periods(shop, algorithm, how, tmp_path, monkeypatch) 
     member = ss.ALGORITHMS[algorithm]
     assert (sum(moves) > 0) == (member.front == "groups" or member.disk in ("scan", "seek", "plan"))
     master.close()
+
+
+def test_another_read_size_does_not_seek_back() -> None:
+    """Rows whose cycle ends within a read leave then, and the rest of it is met without reading it
+    again. As it was, every such read was cut short, and where the sizes of reads had changed the
+    disk went back a little nearly every time, ever after."""
+    run = Run("cmeshjoin", "hdd-7200").divide(0.2, 26_000)
+    run.push(2 * BATCH)
+    run.divide(0.2, 17_000)
+    run.push(2 * BATCH)
+    master = run.join.master
+    assert isinstance(master, ModelledMaster)
+    before = master.use
+    run.push(2 * BATCH)
+    asked = master.use - before
+    cycles = asked.pages / master.describe().pages
+    assert cycles > 3
+    assert asked.requests - asked.sequential <= cycles + 1
