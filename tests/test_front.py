@@ -48,7 +48,7 @@ def test_what_is_less_frequent_never_replaces() -> None:
     while not front.full:
         offer(front, rows, range(codes, codes + 50), uses=60)
         codes += 50
-    room = len(front._sealed) * front._segment_groups  # besides the young, which come and go
+    room = front._segments.lasting  # besides the young, which come and go
     assert cached(front, range(codes)) >= room > 500
     for code in range(20_000, 22_000):
         if front._sketch[slot_of(code, front._sketch_bits)] == 0:  # shares no counter with another
@@ -107,7 +107,7 @@ def test_the_cache_forgets_a_hot_set_that_moved(algorithm, draw, back) -> None:
     share_of_hits(150_000, order)
     usual = share_of_hits(20_000, order)
     assert join._engine is not None
-    groups = join._engine.front._table.used
+    groups = join._engine.front._segments.table.used
     moved = order[::-1].copy()
     assert share_of_hits(1_000, moved) < 0.3 * usual
     share_of_hits(10 * groups - 1_000, moved)
@@ -134,3 +134,58 @@ def test_absent_keys_are_known_and_hide_no_other() -> None:
     assert hits.absent[:40].sum() > 20, "direct-mapped: some share a place"
     assert not hits.absent[40:].any()
     assert (hits.count[40:] == 1).all()
+
+
+def filled(groups: int, codes: int) -> tuple[KeyGroups, Chunks]:
+    """A front stage that was asked for code c more often the smaller c is."""
+    front, rows = group_cache(groups)
+    for at in range(0, codes, 100):
+        offer(front, rows, range(at, min(codes, at + 100)), uses=2)
+    for most in range(codes // 10, 0, -(codes // 40)):
+        for _ in range(3):
+            front.probe(np.arange(most))
+    return front, rows
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.3, 0.67, 0.9, 1.0, 1.1, 1.5, 4.0])
+def test_another_size_keeps_what_is_asked_for_most(factor) -> None:
+    front, rows = filled(1_000, 900)
+    here = cached(front, range(900))
+    budget = front._ledger.budget = max(1.5, 1.5 * factor) * front._limit
+    front.resize(int(factor * front._limit))
+    assert front._bytes() <= front._limit + 64 * 17
+    assert front._ledger.held <= budget
+    kept = front.probe(np.arange(900))
+    assert kept is not None
+    where = np.flatnonzero(kept.count > 0)
+    assert len(where) >= min(1.0, 0.8 * factor) * min(here, 900)
+    hot = min(90, int(500 * factor))
+    assert (kept.count[:hot] > 0).mean() > 0.9
+    values = front.rows.gather(kept.start[where])[0].to_numpy()
+    assert (values == where).all()
+    offer(front, rows, range(2_000, 2_400), uses=100)  # and it goes on learning
+    assert cached(front, range(2_000, 2_400)) > min(200, 500 * factor)
+    assert front._bytes() <= front._limit + 64 * 17
+
+
+def test_no_room_for_two_tables_begins_anew() -> None:
+    front, _ = filled(1_000, 900)
+    front._ledger.budget = int(1.2 * front._limit)
+    front.resize(int(1.2 * front._limit))
+    assert cached(front, range(900)) == 0
+
+
+def test_absent_codes_stay_absent_in_another_size() -> None:
+    """A place of the table becomes several or several one: what comes of it must be a code that was
+    there, and one that was forgotten must not come back."""
+    for factor in (0.2, 0.5, 1.0, 3.0):
+        front, _ = group_cache(1_000)
+        codes = np.arange(10**6, 10**6 + 64)
+        front.absent(codes)
+        front.forget(codes[::2])
+        front.resize(int(factor * front._limit))
+        hits = front.probe(codes)
+        assert hits is not None
+        assert hits.absent is not None
+        assert not hits.absent[::2].any()
+        assert hits.absent[1::2].any()

@@ -44,6 +44,12 @@ class AgingGroups(KeyGroups):
         self._log_limit = limit // SHARE if master.ttl is not None else 0
         super().__init__(schema, limit - self._log_limit, row_bytes, threshold, ledger)
 
+    def resize(self, limit: int) -> None:
+        self._log_limit = limit // SHARE if self._master.ttl is not None else 0
+        while self._logged > self._log_limit:
+            self._forget_oldest()
+        super().resize(limit - self._log_limit)
+
     def follow(self, master: Master) -> None:
         self._master = master
 
@@ -88,6 +94,5 @@ class AgingGroups(KeyGroups):
     def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
         return None  # rows that must be asked for again are not worth remembering
 
-    def _account(self) -> None:
-        log = 0 if self.asleep else self._log_limit
-        self._ledger.set("front", self._fixed + sum(self._sizes) + log)
+    def _bytes(self) -> int:
+        return super()._bytes() + self._log_limit

@@ -8,6 +8,8 @@ that are mostly dead are brought together. Everything is counted in bytes.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -31,13 +33,13 @@ class Backlog:
         self._per_row = slot_bytes(linked)
         self.chunks = Chunks(schema)
         self.arrivals = 0
+        self.towards: int | None = None  # a smaller limit to come: no more rows than fit into it
         self.resize(limit)
 
     def resize(self, limit: int) -> None:
         """Begin anew, empty, with `limit` bytes."""
-        self.limit = limit
-        row = row_bytes(self.chunks.schema)
-        self.capacity = waiting_rows(limit, self._widest, self._linked, row)
+        self.limit, self.towards = limit, None
+        self.capacity = self._rows_in(limit)
         self.chunks = Chunks(self.chunks.schema, self.chunks.layouts)
         self.codes: I64 = np.empty(self.capacity, np.int64)
         self.loc: I64 = np.empty(self.capacity, np.int64)
@@ -55,17 +57,54 @@ class Backlog:
         self.links = Links(self.capacity, self.codes) if self._linked else None
         self._account()
 
+    def _rows_in(self, limit: int) -> int:
+        row = row_bytes(self.chunks.schema)
+        return waiting_rows(limit, self._widest, self._linked, row)
+
+    # --- another limit while rows wait ---------------------------------------------------------
+
+    def fits(self, limit: int) -> bool:
+        """Whether what waits now could wait within `limit` bytes."""
+        capacity = self._rows_in(limit)
+        return len(self) <= capacity and capacity * self._per_row + self._bytes <= limit
+
+    def carry(self, limit: int) -> I32:
+        """Go on with `limit` bytes, into which all waiting rows fit; returns their new slots, the
+        oldest first. One array after another, and the links last: between two steps nobody needs
+        the bytes of links and work, so old and new together stay within the larger limit."""
+        slots, capacity = self.oldest_first(), self._rows_in(limit)
+        count = len(slots)
+        self.links, self.limit, self.towards = None, limit, None
+        self._small = []  # slots are others now
+        self.codes = _carried(self.codes, slots, capacity, 0)
+        self.loc = _carried(self.loc, slots, capacity, 0)
+        self.ticket = _carried(self.ticket, slots, capacity, -1)
+        self.resume = _carried(self.resume, slots, capacity, 0)
+        self.matched = _carried(self.matched, slots, capacity, False)
+        self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
+        self.capacity, self._free_count = capacity, capacity - count
+        kept = np.arange(count, dtype=np.int32)
+        if self._linked:
+            self.links = Links(capacity, self.codes)
+            self.links.add(kept)
+        self._account()
+        return kept
+
     def __len__(self) -> int:
         return self.capacity - self._free_count
 
     @property
     def free_rows(self) -> int:
-        return self._free_count
+        if self.towards is None:
+            return self._free_count
+        return max(0, min(self._free_count, self._rows_in(self.towards) - len(self)))
 
     @property
     def free_bytes(self) -> int:
         """Bytes of stream data that may still be added."""
-        return self.limit - self.capacity * self._per_row - self._bytes
+        if self.towards is None:
+            return self.limit - self.capacity * self._per_row - self._bytes
+        return self.towards - self._rows_in(self.towards) * self._per_row - self._bytes
 
     def _account(self) -> None:
         self._ledger.set("backlog", self.capacity * self._per_row + self._bytes)
@@ -211,6 +250,12 @@ class Backlog:
         return pa.RecordBatch.from_arrays(
             self.chunks.gather(self.loc[slots]), schema=self.chunks.schema
         )
+
+
+def _carried(old: NDArray[Any], slots: I32, capacity: int, empty: int) -> NDArray[Any]:
+    new = np.full(capacity, empty, old.dtype)
+    new[: len(slots)] = old[slots]
+    return new
 
 
 class Links:

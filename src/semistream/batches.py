@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from .adapt import Pace
 from .conditions import Condition
 from .join import SemiStreamJoin
 from .master import Source
@@ -27,6 +28,7 @@ def join_batches(
     condition: Condition | None = None,
     ordered: bool = False,
     matched_column: str | None = None,
+    adapt: bool | Pace = False,
 ) -> Iterator[pa.RecordBatch]:
     """Join all batches of a stream; output comes as soon as it is complete."""
     with SemiStreamJoin(
@@ -41,6 +43,7 @@ def join_batches(
         condition=condition,
         ordered=ordered,
         matched_column=matched_column,
+        adapt=adapt,
     ) as join:
         for batch in batches:
             yield from join.push(batch)

@@ -11,7 +11,7 @@ in yet stays in `input`, so an error loses nothing: the next call goes on from t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from time import perf_counter
 
@@ -27,23 +27,29 @@ from .front import Front, Hits, KeyGroups
 from .layout import layouts
 from .loading import load_whole, pinned_block, pinned_front
 from .master import Pages
+from .master.facts import facts
 from .memory import Ledger
 from .ordered import Reorder
 from .output import Counters, Output
-from .plan import INTAKE_BYTES, STREAM_ROW, Split
+from .plan import COLLECT, INTAKE_BYTES, STREAM_ROW, Division, Split, divided
 from .question import Question
 from .summary import Summary
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-COLLECT = 8  # a scan's share of the front stage for key groups that are not complete yet
 ROOM_BYTES = 1024  # kept free beside the rows of a chunk
 SUMMARY = 16  # what waiting rows may take, over what the summary of the stream takes: at least this
 
 
 class Engine:
-    def __init__(self, question: Question, schema: pa.Schema, ledger: Ledger) -> None:
-        self.question, self.schema = question, schema
+    def __init__(
+        self,
+        question: Question,
+        schema: pa.Schema,
+        ledger: Ledger,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.question, self.schema, self._clock = question, schema, clock
         self.input: deque[pa.RecordBatch] = deque()
         self.counters = Counters()
         self.steps = self.pieces = 0
@@ -54,6 +60,8 @@ class Engine:
         self._taken = 0  # rows of the stream that came so far
         self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(schema))
         self.split: Split
+        self.division: Division | None = None  # of memory, where it is not the plan's any more
+        self.between: Callable[[], None] = lambda: None  # called while nothing is under way
         self._build(STREAM_ROW)
 
     def _build(self, widest: int, kept: Front | None = None) -> None:
@@ -63,6 +71,8 @@ class Engine:
         info = question.master.describe()
         before = self.split.front if kept is not None else 0
         self.coder, shape, self.split, self._widest = question.design(self.schema, widest)
+        if self.division is not None:
+            self.split = self.divided(self.division)
         if kept is not None:
             self.split, kept = _with_front(self.split, before, kept)
         self.split, self.summary = _with_summary(self.split, self.summary, question)
@@ -77,8 +87,7 @@ class Engine:
         self.output = Output(shape, how, self.coder, limit, ledger, self.counters)
         if shape.ordered and self.order is None:
             self.order = Reorder(self.output.schema, self.split.held, limit, ledger)
-        names = pa.schema([info.schema.field(n) for n in shape.master])
-        made = self._make_front(names) if kept is None else (kept, None, 0)
+        made = self.make_front() if kept is None else (kept, None, 0)
         self.front, pinned, pinned_pages = made
         disk = question.algorithm.disk
         if question.master.by_key:
@@ -97,10 +106,28 @@ class Engine:
             self.phase = kind(parts)
         self._built = True
 
-    def _make_front(self, schema: pa.Schema) -> tuple[Front, Pages | None, int]:
+    def divided(self, division: Division) -> Split:
+        """The split that a division makes."""
+        question = self.question
+        where = (facts(question.master), question.budget, self._widest, question.shed)
+        return divided(self.split, *where, division)
+
+    def front_bytes(self, split: Split) -> int:
+        """Of the front stage's share, what groups have that are complete."""
+        question = self.question
+        collects = question.algorithm.disk == "scan" and not shows_groups(question.master)
+        return split.front - (split.front // COLLECT if collects else 0)
+
+    def master_row(self) -> int:
+        """Bytes of a row of the master, about."""
+        info = self.question.master.describe()
+        return max(16, min(info.bytes // max(1, info.rows), 1 << 20))
+
+    def make_front(self) -> tuple[Front, Pages | None, int]:
         """The front stage, and for xhybridjoin the pinned pages and how many they are."""
         question, limit = self.question, self.split.front
         info = question.master.describe()
+        schema = pa.schema([info.schema.field(n) for n in self.output.shape.master])
         kind = question.algorithm.front
         if kind == "all":
             return load_whole(question.master, schema, self.ledger), None, 0
@@ -108,9 +135,7 @@ class Engine:
             waiting = question.params.pinned_probe == "waiting"
             make = pinned_block if waiting else pinned_front
             return make(question.master, schema, limit, self.ledger)
-        width = max(16, min(info.bytes // max(1, info.rows), 1 << 20))
-        if question.algorithm.disk == "scan" and not shows_groups(question.master):
-            limit -= limit // COLLECT
+        width, limit = self.master_row(), self.front_bytes(self.split)
         threshold, ages = question.params.threshold, question.master.ages
         if kind == "groups" and ages and limit >= AgingGroups.least(width):
             return (
@@ -176,6 +201,7 @@ class Engine:
             self.front.renew()  # before the batch is touched: it may fail
             if not self._built:
                 self._build(self._widest)  # a read failed while the parts were made anew
+            self.between()
             taken = self._piece(batch)
             if taken == 0:
                 yield from self._make_room(batch)
@@ -295,11 +321,11 @@ class Engine:
     def _timed(self, work: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The disk phase, its time taken: per output batch, without the time of its reader."""
         while True:
-            begin = perf_counter()
+            begin = self._clock()
             try:
                 batch = next(work, None)
             finally:
-                self.disk_seconds += perf_counter() - begin
+                self.disk_seconds += self._clock() - begin
             if batch is None:
                 return
             yield batch
@@ -332,6 +358,7 @@ class Engine:
             yield from self.intake()
         while self.phase is not None and len(self.phase.parts.backlog):
             yield from self.step()
+            self.between()
 
 
 def _with_front(split: Split, share: int, kept: Front) -> tuple[Split, Front | None]:

@@ -2,11 +2,7 @@
 
 `KeyGroups` caches whole key groups (all master rows of a code) by how often they are asked for.
 
-    new groups ──> young chunks ──full──> a sealed segment ──> ... at most SEGMENTS of them
-                        │
-                        └── all segments there: young and the oldest segment compete; the more
-                            frequent groups make the new segment, the others leave
-
+Where they are kept, and which of them leave, is in segments.py; here is which of them come in.
 Frequencies of cached groups are exact, those of others live in a sketch; both halve together, so
 the cache forgets. Codes the master does not have are remembered in a small direct-mapped table.
 Deviations from the papers: groups and not tuples (a duplicate key is answered whole or not at all),
@@ -19,28 +15,25 @@ waiting rows where they can use it, and watches for repetition.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks, group_rows
-from .grouptable import Groups, GroupTable
+from .columns import Chunks
+from .grouptable import Groups
 from .kernels import table
 from .master import Master
 from .memory import Ledger
+from .plan import ASLEEP, AWAKE, ENTRY_BYTES, LEAST_KEYS
 from .records import Records
+from .segments import SEGMENTS, Segments
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-SEGMENTS = 16
-YOUNG_CHUNKS = 32
-LOAD = 0.75  # of the table, when full
-ENTRY_BYTES = 44  # of the table and the sketch, per group
 MOST_GROUP = 4096  # rows of a group that may be cached
-ASLEEP, AWAKE = 0.12, 0.2  # share of rows whose key is known: below, above
 FELL, NOISE = 0.96, 0.03  # hits below this part of the usual share, less this: hot keys moved
-RECORD_BYTES = 24  # what packing adds to a row, at most
 
 
 @dataclass
@@ -100,6 +93,9 @@ class Front:
     def clear(self) -> None:
         """Forget everything."""
 
+    def resize(self, limit: int) -> None:
+        """Go on with `limit` bytes, keeping what is asked for most."""
+
 
 class KeyGroups(Front):
     learns = True
@@ -108,43 +104,71 @@ class KeyGroups(Front):
         self, schema: pa.Schema, limit: int, row_bytes: int, threshold: int, ledger: Ledger
     ) -> None:
         self._schema, self._ledger = schema, ledger
-        groups = max(SEGMENTS + 2, limit // (row_bytes + ENTRY_BYTES))
-        self._slots = int(groups / LOAD)
-        self._segment_groups = groups // (SEGMENTS + 2)
-        self._sketch_bits = (4 * groups).bit_length()
-        self._absent_bits = max(3, self._sketch_bits - 5)
-        self._limit = limit
-        self._first_threshold = threshold
+        self._row_bytes, self._first_threshold = row_bytes, threshold
+        self._plan(limit)
         self.clear()
+
+    def _plan(self, limit: int) -> None:
+        """How much of what `limit` bytes have room for."""
+        self._limit = limit
+        self._groups = max(SEGMENTS + 2, limit // (self._row_bytes + ENTRY_BYTES))
+        self._sketch_bits = (4 * self._groups).bit_length()
+        self._absent_bits = max(3, self._sketch_bits - 5)
 
     @staticmethod
     def least(row_bytes: int) -> int:
         """A front stage with less than this is not worth having."""
-        return 64 * (row_bytes + ENTRY_BYTES)
+        return LEAST_KEYS * (row_bytes + ENTRY_BYTES)
 
     def clear(self) -> None:
         self.asleep = self.wants_to_wake = False
         self._watched = self._repeated = 0  # rows since the last look, and those of known keys
-        self._table = GroupTable(self._slots)
         self._sketch = np.zeros(1 << self._sketch_bits, np.uint8)
         self._absent = np.zeros(1 << self._absent_bits, np.int64)
         self._absent_used = np.zeros(1 << self._absent_bits, np.uint8)
-        self._fixed = self._table.nbytes + sum(
-            a.nbytes for a in (self._sketch, self._absent, self._absent_used)
-        )
-        self._segment_bytes = max(0, self._limit - self._fixed) // (SEGMENTS + 2)
-        self.rows = new_rows(self._schema)
-        self._sizes: list[int] = []  # bytes per chunk; 0: free
-        self._young: list[int] = []
-        self._young_groups = 0
-        self._sealed: list[int] = []  # oldest first
-        self._probes = self._evicted = self._since = self._sketched = self._cutoff = 0
+        self._keep_in(self._groups, self._limit - self._beside())
+        self._probes = self._evicted = self._since = self._sketched = 0
         self._hits, self._usual = 0, 0.0  # since the last look, and the share of hits by then
         self.threshold = self._first_threshold
         self._account()
 
-    def _account(self) -> None:
-        self._ledger.set("front", self._fixed + sum(self._sizes))
+    def _keep_in(self, groups: int, limit: int) -> None:
+        """New segments, empty."""
+        self._segments = Segments(self._schema, groups, limit, self._account, self._remember)
+        self.rows = self._segments.rows
+
+    def _beside(self) -> int:
+        """Bytes of what is known of codes that are not cached."""
+        return sum(a.nbytes for a in (self._sketch, self._absent, self._absent_used))
+
+    def _bytes(self) -> int:
+        return self._beside() + self._segments.nbytes
+
+    def _account(self, for_a_moment: int = 0) -> None:
+        self._ledger.set("front", 0 if self.asleep else self._bytes() + for_a_moment)
+
+    def resize(self, limit: int) -> None:
+        """Where there is no room for the old table beside the new one, it begins anew."""
+        self._plan(limit)
+        if self.asleep:
+            return
+        held = self._bytes()
+        most = self._segments.most_bytes(self._groups, limit) + self._beside()
+        if self._ledger.held - held + most > self._ledger.budget:
+            self.clear()
+            return
+        # The first bits of a code's hash are its place: a place becomes several, or several one.
+        self._sketch = _scaled(self._sketch, self._sketch_bits).max(axis=1)
+        self._absent = _scaled(self._absent, self._absent_bits)[:, 0].copy()
+        self._absent_used = _scaled(self._absent_used, self._absent_bits)[:, 0].copy()
+        self._segments.fit(self._groups, limit - self._beside())
+        self._since = self._hits = 0
+        self._usual = 0.0  # another share of hits will be usual
+
+    def _remember(self, groups: Groups) -> None:
+        """These leave; the sketch knows how frequent they were."""
+        self._evicted += len(groups.codes)
+        table.sketch_put(groups.codes, groups.uses, self._sketch, self._sketch_bits)
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -152,7 +176,7 @@ class KeyGroups(Front):
         if self.asleep:
             return None
         n = len(codes)
-        start, count, hits = self._table.probe(codes)
+        start, count, hits = self._segments.table.probe(codes)
         absent = None
         if hits < n:
             mask = np.empty(n, np.bool_)
@@ -180,17 +204,23 @@ class KeyGroups(Front):
         table.sketch_add(codes, uses, self._sketch, self._sketch_bits, estimate)
         self._age(len(codes))
         self._move_threshold()
-        worth = max(self.threshold, 2 * self._cutoff + 2) if self.full else self.threshold
+        worth = self._worth() if self.full else self.threshold
         wanted = np.flatnonzero((count > 0) & (estimate >= worth) & (count <= MOST_GROUP))
-        if len(wanted) and self._segment_bytes > 0:
+        if len(wanted):
             wanted = wanted[np.argsort(-estimate[wanted], kind="stable")]
-            self._admit(codes[wanted], estimate[wanted], start[wanted], count[wanted], pages)
+            self._segments.admit(
+                codes[wanted], estimate[wanted], start[wanted], count[wanted], pages
+            )
+
+    def _worth(self) -> int:
+        """How often a code must have been asked for to take the place of another."""
+        return max(self.threshold, 2 * self._segments.cutoff + 2)
 
     def _watch(self, rows: int, distinct: int) -> None:
         """Fall asleep when keys hardly ever repeat, wake up when they do."""
         self._watched += rows
         self._repeated += rows - distinct
-        if self._watched < max(1024, self._segment_groups * SEGMENTS):
+        if self._watched < max(1024, self._groups // (SEGMENTS + 2) * SEGMENTS):
             return
         share = self._repeated / self._watched
         self._watched = self._repeated = 0
@@ -205,7 +235,7 @@ class KeyGroups(Front):
         """Give all memory back."""
         self.clear()
         self.asleep = True
-        self._table, self._fixed = GroupTable(1), 0
+        self._keep_in(SEGMENTS, 0)
         self._sketch = self._absent_used = np.zeros(0, np.uint8)
         self._absent = np.zeros(0, np.int64)
         self._account()
@@ -225,34 +255,32 @@ class KeyGroups(Front):
         if self.asleep or len(codes) == 0:
             return
         table.absent_forget(codes, self._absent, self._absent_used, self._absent_bits)
-        start, _, _ = self._table.probe(codes)
+        start, _, _ = self._segments.table.probe(codes)
         here = codes[start >= 0]
-        self._table.drop(here)
-        back = max(self.threshold, 2 * self._cutoff + 2)  # they come back when they are asked for
-        table.sketch_put(here, np.full(len(here), back, np.uint32), self._sketch, self._sketch_bits)
+        self._segments.table.drop(here)
+        back = np.full(len(here), self._worth(), np.uint32)  # they return when they are asked for
+        table.sketch_put(here, back, self._sketch, self._sketch_bits)
 
     def _age(self, seen: int) -> None:
         """Halve all counts every 10 x groups probes, or sooner when so many different codes came
         that they would blur the sketch."""
         self._sketched += seen
-        if self._probes > 10 * max(1024, self._table.used) or 2 * self._sketched > len(
-            self._sketch
-        ):
+        many = self._probes > 10 * max(1024, self._segments.table.used)
+        if many or 2 * self._sketched > len(self._sketch):
             self._probes = self._sketched = 0
-            self._cutoff //= 2
-            self._table.halve(self._sketch)
+            self._segments.halve(self._sketch)
 
     def _move_threshold(self) -> None:
         """Down while there is room, up when groups replace each other too fast."""
-        if self._since < max(1024, self._table.used):
+        if self._since < max(1024, self._segments.table.used):
             return
         moved = self._hot_set_moved(self._hits / self._since)
         self._since = self._hits = 0
         if moved or not self.full:
             self.threshold = max(1, self.threshold // 2)
-        elif self._evicted > 0.05 * self._table.used:
+        elif self._evicted > 0.05 * self._segments.table.used:
             self.threshold = min(200, self.threshold + 1)
-        elif self._evicted < 0.01 * self._table.used:
+        elif self._evicted < 0.01 * self._segments.table.used:
             self.threshold = max(1, self.threshold - 1)
         self._evicted = 0
 
@@ -262,99 +290,20 @@ class KeyGroups(Front):
         moved = share < FELL * self._usual - NOISE
         self._usual += (share - self._usual) * (0.05 if share < self._usual else 0.3)
         if moved:
-            self._cutoff //= 2
-            self._table.halve(self._sketch[:0])
+            self._segments.halve(self._sketch[:0])
         return moved
 
     @property
     def full(self) -> bool:
-        return len(self._sealed) >= SEGMENTS
+        return self._segments.full
 
     def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
-        return None if self.asleep else self._table.hottest(most)
-
-    def _admit(self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks) -> None:
-        """Copy groups into young chunks, most frequent first; a full young generation competes
-        with the oldest segment."""
-        loc = group_rows(pages, start, count)
-        rows = np.concatenate([[0], np.cumsum(count, dtype=np.int64)])
-        size = pages.widths(loc)[rows] + RECORD_BYTES * rows  # of the first i groups
-        at = 0
-        while at < len(codes):
-            room = self._segment_bytes - sum(self._sizes[c] for c in self._young)
-            fit = int(np.searchsorted(size, size[at] + room, "right")) - 1
-            fit = min(fit, at + self._segment_groups - self._young_groups)
-            if fit > at and len(self._young) < YOUNG_CHUNKS:
-                part = slice(at, fit)
-                self._store(
-                    codes[part], count[part], estimate[part], pages, loc[rows[at] : rows[fit]]
-                )
-                at = fit
-            elif self._young:
-                self._consolidate()
-                if self.full:
-                    end = int(np.searchsorted(-estimate, -self._cutoff, "left"))
-                    codes, count, estimate = codes[:end], count[:end], estimate[:end]
-            else:
-                at += 1  # wider than a segment: never cached
-
-    def _store(self, codes: I64, count: I32, uses: I32, pages: Chunks, loc: I64) -> None:
-        chunk, where = self._new_chunk(pages, loc)
-        self._young.append(chunk)
-        self._young_groups += len(codes)
-        self._table.put(Groups(codes, _heads(where, count), count, uses.astype(np.uint32)))
-
-    def _new_chunk(self, source: Chunks | Records, loc: I64) -> tuple[int, I64]:
-        """Copy rows into a chunk of their own; returns its number and where each row is."""
-        free = self._sizes.index(0) if 0 in self._sizes else None
-        chunk, where, size = self.rows.add(free, source, loc)
-        if free is None:
-            self._sizes.append(size)
-        else:
-            self._sizes[chunk] = size
-        self._account()
-        return chunk, where
-
-    def _consolidate(self) -> None:
-        """Young chunks become a segment; with all segments there, they compete with the oldest."""
-        old = list(self._young)
-        if self.full and self._sealed:
-            old.append(self._sealed.pop(0))
-        chosen = np.zeros(len(self._sizes), np.bool_)
-        chosen[old] = True
-        found = self._table.in_chunks(chosen)
-        loc = group_rows(self.rows, found.start, found.count)
-        sizes = self.rows.widths(loc)[np.cumsum(found.count)]
-        most = int(np.searchsorted(sizes, self._segment_bytes, "right"))
-        keep = min(most, self._segment_groups)
-        if keep < len(found.codes):
-            self._evict(found.part(slice(keep, None)))
-        kept = found.part(slice(keep))
-        segment, where = self._new_chunk(self.rows, loc[: int(kept.count.sum())])
-        kept.start = _heads(where, kept.count)
-        self._table.put(kept)
-        for chunk in old:
-            self._sizes[chunk] = 0
-            self.rows.drop(chunk)
-        self._young, self._young_groups = [], 0
-        self._sealed.append(segment)
-        self._account()
-
-    def _evict(self, groups: Groups) -> None:
-        """These leave; the sketch remembers how frequent they were."""
-        self._evicted += len(groups.codes)
-        self._cutoff = int(groups.uses[0])
-        table.sketch_put(groups.codes, groups.uses, self._sketch, self._sketch_bits)
-        self._table.drop(groups.codes)
+        return None if self.asleep else self._segments.table.hottest(most)
 
 
-def _heads(where: I64, count: I32) -> I64:
-    """Where each group begins, its rows following one another in `where`."""
-    first: I64 = np.cumsum(count, dtype=np.int64) - count
-    heads: I64 = where[first]
-    return heads
-
-
-def new_rows(schema: pa.Schema) -> Chunks | Records:
-    """Packed records where every column can be packed, else Arrow chunks."""
-    return Records(schema) if Records.can_hold(schema) else Chunks(schema)
+def _scaled(places: NDArray[Any], bits: int) -> NDArray[Any]:
+    """2 ** bits rows, each with what the places had that are one now."""
+    size = 1 << bits
+    if len(places) < size:
+        places = np.repeat(places, size // len(places))
+    return places.reshape(size, -1)

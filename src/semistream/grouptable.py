@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,13 @@ class Groups:
     start: I64  # location of the group's first row
     count: I32  # its rows
     uses: U32
+
+    def and_these(self, more: Groups) -> Groups:
+        """These groups, then some more."""
+        if not len(self.codes):
+            return more
+        pairs = zip(vars(self).values(), vars(more).values(), strict=True)
+        return Groups(*(np.concatenate(pair) for pair in pairs))
 
     def part(self, which: slice) -> Groups:
         return Groups(self.codes[which], self.start[which], self.count[which], self.uses[which])
@@ -70,14 +78,33 @@ class GroupTable:
         count = (found[:, 2] >> 32).astype(np.int32)
         return Groups(found[:, 0].copy(), found[:, 1].copy(), count, uses.astype(np.uint32))
 
-    def hottest(self, most: int | None) -> tuple[I64, I64]:
-        """Codes and uses of the `most` frequent groups, these first. A block of slots at a time:
-        it is asked for when memory is short."""
-        codes, uses = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        keep = self.used if most is None else max(0, most)
+    def uses(self) -> U32:
+        """How often each group was asked for."""
+        uses, at = np.empty(self.used, np.uint32), 0
+        for part in self._blocks():
+            uses[at : at + len(part)] = part[:, 2] & table.MOST_USES
+            at += len(part)
+        return uses
+
+    def copy(self, size: int) -> GroupTable:
+        """A table of another size with the same groups."""
+        new = GroupTable(size)
+        for part in self._blocks():
+            counts, uses = (part[:, 2] >> 32).astype(np.int32), part[:, 2] & table.MOST_USES
+            new.put(Groups(part[:, 0], part[:, 1], counts, uses.astype(np.uint32)))
+        return new
+
+    def _blocks(self) -> Iterator[I64]:
+        """Slots in use, a block at a time: some ask for them when memory is short."""
         for at in range(0, len(self._slots), BLOCK):
             part = self._slots[at : at + BLOCK]
-            part = part[part[:, 1] >= 0]
+            yield part[part[:, 1] >= 0]
+
+    def hottest(self, most: int | None) -> tuple[I64, I64]:
+        """Codes and uses of the `most` frequent groups, these first."""
+        codes, uses = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        keep = self.used if most is None else max(0, most)
+        for part in self._blocks():
             codes = np.concatenate([codes, part[:, 0]])
             uses = np.concatenate([uses, part[:, 2] & table.MOST_USES])
             if len(codes) > keep:

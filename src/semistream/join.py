@@ -7,14 +7,18 @@ push(batch) ──> front stage ──hit──> output
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
 
+from .adapt import Pace
+from .adapting import Adapting, Stopwatch
 from .columns import one_batch
 from .conditions import Condition
+from .dividing import divide_anew
 from .engine import Engine
 from .errors import BudgetError, MasterError, OverrunError, ShedError, SpecError, StateError
 from .learnt import learn, load_learnt, save_learnt
@@ -56,6 +60,8 @@ class SemiStreamJoin:
         shed: Shedding | None = None,
         matched_column: str | None = None,
         workload: Workload | None = None,
+        adapt: bool | Pace = False,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         if workload is None and stream_schema is not None:
             workload = stream_of(stream_schema)
@@ -71,6 +77,13 @@ class SemiStreamJoin:
         self._ask_again, self._auto = again, algorithm == "auto"
         self._own_master = not isinstance(master, Master)
         self._set_question(question)
+        if adapt and shed is not None:
+            raise SpecError(
+                "adapt=True moves memory between parts of a join, and one that sheds load needs "
+                "them as they are; leave one of adapt= and shed= out"
+            )
+        self._pace = Pace() if adapt is True else adapt or None
+        self._watch, self._adapting = Stopwatch(clock), None  # type: Stopwatch, Adapting | None
         self.shed, self._target = shed, shed_target(shed, question.algorithm.name)
         self._ledger = Ledger(self.budget)
         self._engine: Engine | None = None
@@ -210,7 +223,15 @@ class SemiStreamJoin:
             return replace(self._last, waiting=0, buffered=0, bytes_held=0)
         pages, count = self._before
         read = self.master.traffic.pages - pages, self.master.traffic.bytes - count
-        return stats_of(self.algorithm.name, self._engine, self._ledger, *read)
+        stats = stats_of(self.algorithm.name, self._engine, self._ledger, *read)
+        moves = self._adapting.divider.moves if self._adapting is not None else 0
+        return replace(stats, seconds=self._watch.seconds, moves=moves)
+
+    @property
+    def division(self) -> dict[str, int]:
+        """Bytes that each part may take now, by its name; empty before the first batch. With
+        `adapt` they change while the join runs."""
+        return asdict(self._engine.split) if self._engine is not None else {}
 
     def workload(self) -> Workload:
         """What the stream has been like of late: skew, orphans, size of rows, popularity of keys.
@@ -264,7 +285,8 @@ class SemiStreamJoin:
         still here, the pushed ones too: go on with drain(). After any other error they may not
         be, and the join is of no more use."""
         try:
-            return next(work, None)
+            with self._watch:
+                return next(work, None)
         except BaseException as error:
             self._pending = None
             known = isinstance(error, MasterError | BudgetError | ShedError)
@@ -283,7 +305,9 @@ class SemiStreamJoin:
         """The engine, made for the first batch's columns; later batches must have the same."""
         if self._engine is None:
             if self.shed is None or self._target is None:
-                self._engine = Engine(self._question, schema, self._ledger)
+                self._engine = Engine(self._question, schema, self._ledger, self._watch.clock)
+                if self._pace is not None:
+                    self._adapting = Adapting(self._engine, self._pace, self._watch)
             else:
                 self._engine = SheddingEngine(
                     self._question, schema, self._ledger, self.shed, self._target
@@ -323,7 +347,8 @@ class SemiStreamJoin:
             raise StateError("an ordered join holds answers that wait: call drain() first")
         if engine.input:
             raise StateError("rows of the last push are still to be taken in: call drain() first")
-        saved = save(engine.schema, self._identity(), engine.counters, engine.phase)
+        parts = (engine.counters, engine.phase, engine.division)
+        saved = save(engine.schema, self._identity(), *parts)
         return save_shed(engine, saved) if isinstance(engine, SheddingEngine) else saved
 
     def restore(self, snapshot: bytes) -> None:
@@ -337,6 +362,8 @@ class SemiStreamJoin:
             snapshot, shed = load_shed(snapshot)
         saved = load(snapshot, self._identity())
         engine = self._engine_for(saved.rows.schema)
+        if saved.division is not None and engine.phase is not None:
+            divide_anew(engine, saved.division)
         if engine.phase is not None and saved.rows.num_rows:
             batch = one_batch(saved.rows)
             encoded = engine.coder.encode(batch)

@@ -18,12 +18,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .columns import Chunks
-from .front import Front, Hits, new_rows
+from .front import Front, Hits
 from .grouptable import Groups, GroupTable
 from .kernels import search
 from .master import Master, Pages
 from .master.store.sorting import Sorter
 from .memory import Ledger
+from .segments import new_rows
 
 I64 = NDArray[np.int64]
 TABLE_BYTES = 2 * 24 + 24  # per row: slots of the table, and what packing adds

@@ -23,6 +23,8 @@ KAPPA = 47_000  # bytes a disk reads in the time of one seek; fits the published
 MOST_MAPPED = 32 << 20  # mapped pages of one step: they cost no memory
 STREAM_ROW = 2048  # bytes of a stream row that every plan has room for
 LEAST_KEYS = 64  # a front stage with fewer is not worth having
+ASLEEP, AWAKE = 0.12, 0.2  # share of rows whose key is known: below it sleeps, above it wakes
+COLLECT = 8  # a scan's share of the front stage for key groups that are not complete yet
 COMFORT = 8 << 20  # a master that is held whole has no use for more than this besides
 
 
@@ -201,6 +203,42 @@ def _for_reads(algorithm: Algorithm, params: Params, extra: int, asked: int) -> 
     if algorithm.disk not in ("scan", "seek"):
         return min(extra // 8, MOST_READ)
     return min(asked, extra // 2 if params.read_bytes is not None else extra // 8)
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the memory that parts may take from each other is divided, in place of the plan's way."""
+
+    share: float  # cached rows or pages, of what reads leave to them and to waiting rows
+    read: int  # bytes that one read may bring
+
+
+def divided(
+    split: Split,
+    master: MasterFacts,
+    budget: int,
+    widest: int,
+    shed: bool,
+    wanted: Division,
+) -> Split:
+    """The same budget in another division; output, intake and the like stay as they are."""
+    least, mapped = _least(master, widest, shed), master.mapped
+    fixed = _total(master, replace(split, read=0, front=0, backlog=0)) + split.held
+    movable = budget - fixed - least.backlog
+    page = master.max_page_bytes + 1024
+    read = max(page, min(wanted.read, movable // 2 if not mapped else MOST_MAPPED))
+    reads = 0 if mapped else max(least.read, read)
+    cache = int(wanted.share * max(0, movable - reads))
+    backlog = budget - fixed - reads - cache
+    if split.pool and not mapped:
+        return replace(split, read=read, pool=cache, backlog=backlog)
+    return replace(split, read=read, front=cache, backlog=backlog)
+
+
+def division_of(split: Split, least_backlog: int) -> Division:
+    """The division that makes this split."""
+    cache = split.pool or split.front
+    return Division(cache / max(1, cache + split.backlog - least_backlog), split.read)
 
 
 def _share(algorithm: Algorithm, params: Params) -> float:

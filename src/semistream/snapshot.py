@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .disk import DiskPhase
 from .errors import BudgetError, StateError
 from .output import Counters
+from .plan import Division
 
 _HEADER = b"semistream"
 _EXTRA = [
@@ -30,6 +31,7 @@ class Saved:
     extra: pa.Table  # per waiting row: matched before, page to go on from, pages seen
     counters: dict[str, int]
     phase: dict[str, Any]
+    division: Division | None  # of memory, where it was not the plan's
 
     def refill(self, phase: DiskPhase, rows: pa.RecordBatch, codes: NDArray[np.int64]) -> None:
         """Let the rows wait again, as far along as they were."""
@@ -49,9 +51,15 @@ class Saved:
 
 
 def save(
-    schema: pa.Schema, question: dict[str, Any], counters: Counters, phase: DiskPhase | None
+    schema: pa.Schema,
+    question: dict[str, Any],
+    counters: Counters,
+    phase: DiskPhase | None,
+    division: Division | None = None,
 ) -> bytes:
     header = {**question, "counters": vars(counters), "phase": phase.state() if phase else {}}
+    if division is not None:
+        header["division"] = asdict(division)
     full = pa.schema([*schema, *_EXTRA], metadata={_HEADER: json.dumps(header)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, full) as writer:
@@ -82,4 +90,5 @@ def load(snapshot: bytes, question: dict[str, Any]) -> Saved:
     table = table.replace_schema_metadata(None)
     names = [f.name for f in _EXTRA]
     stream = table.select([n for n in table.column_names if n not in names])
-    return Saved(stream, table.select(names), header["counters"], header["phase"])
+    division = Division(**header["division"]) if "division" in header else None
+    return Saved(stream, table.select(names), header["counters"], header["phase"], division)

@@ -36,6 +36,8 @@ class Stats:
     reloaded: int = 0  # rows brought back
     shed_out: int = 0  # rows that are out now
     buffered: int = 0  # rows that have arrived and were not looked at yet
+    seconds: float = 0.0  # spent in the join, without the time of those who push and read
+    moves: int = 0  # how often `adapt` has divided the memory anew
 
 
 def stats_of(

@@ -16,14 +16,22 @@ import numpy as np
 
 from .model import zipf
 from .model.family import DiskWork, Setting, disk_work
-from .plan import CHUNK_BYTES, FEW, SMALL, STREAM_ROW, Split, cached_keys, waiting_rows
+from .plan import (
+    ASLEEP,
+    AWAKE,
+    CHUNK_BYTES,
+    COLLECT,
+    FEW,
+    SMALL,
+    STREAM_ROW,
+    Split,
+    cached_keys,
+    waiting_rows,
+)
 from .spec import Algorithm, MasterFacts, Params, Workload
 
-COLLECT = 8  # a scan's share of the front stage for key groups that are not complete yet
 FILLED = 0.9  # of a front stage's room: its youngest and oldest segments are being made
 KNOWS = 0.56  # as many of the most popular keys would hit as often as those that it has found
-ASLEEP = 0.12  # it sleeps where fewer rows than this share ask for a key again
-AWAKE = 0.2
 TOLD = 8  # a sample tells the popularity of one key in so many that it has seen
 EMPTY = DiskWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -90,6 +90,16 @@ class DiskPhase(ABC):
     def reset(self) -> None:
         """Forget all waiting rows."""
         self.parts.backlog.clear()
+
+    # What another division of memory needs beyond what a snapshot does.
+    def trim(self, pool_bytes: int) -> None:
+        """Let go of cached pages beyond so many bytes."""
+        return
+
+    def take_over(self, old: Self) -> None:
+        """Go on in the place of `old`, which had another share of memory, with what it cached and
+        found out. The waiting rows are here already."""
+        return
 
     # What a snapshot needs beyond the rows themselves.
     def ages(self, slots: I32) -> I64:

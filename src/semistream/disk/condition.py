@@ -64,6 +64,7 @@ class Nested(Residual):
         rows: I64 = np.concatenate(loc) if loc else np.zeros(0, np.int64)
         stale = self.parts.master.stale(pages)
         rows = rows if stale is None else rows[~stale]
+        rows = rows[rows >> 32 >= self._first]
         across = max(1, min(len(waiting), step))
         down = max(1, step // across)
         for a in range(0, len(waiting), across):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -100,11 +101,18 @@ class Lookup(Sweep):
             return self._pool[page]
         master, number = self.parts.master, np.array([page], np.int64)
         size = int(master.page_bytes(number)[0]) + 1024
-        while self._pool and self._pool_bytes + size > self.parts.pool_bytes:
-            _, old = self._pool.popitem(last=False)
-            self._pool_bytes -= old.allocated
+        self.trim(self.parts.pool_bytes - size)
         pages = master.read(number, self.columns)
         self._pool[page] = pages
         self._pool_bytes += pages.allocated
         self.parts.ledger.set("pool", self._pool_bytes)
         return pages
+
+    def trim(self, pool_bytes: int) -> None:
+        while self._pool and self._pool_bytes > pool_bytes:
+            _, old = self._pool.popitem(last=False)
+            self._pool_bytes -= old.allocated
+        self.parts.ledger.set("pool", self._pool_bytes)
+
+    def take_over(self, old: Self) -> None:
+        self._pool, self._pool_bytes = old._pool, old._pool_bytes

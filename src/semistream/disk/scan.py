@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -61,10 +61,9 @@ class Scan(DiskPhase):
             )
         self._per_step = -(-(1 + self._early) * parts.backlog.capacity // per_cycle)
         self._admitted = 0
-        self._asked, self._misses = (
-            1,
-            1.0,
-        )  # rows asked for last, and what share of such rows missed
+        self._first = 0  # of the pages just read, the first that is not met yet
+        self._asked = 1  # rows asked for last
+        self._misses = 1.0  # share of such rows that missed
         self._who: I32 = np.empty(parts.backlog.capacity, np.int32)
         self._loc: I64 = np.empty(parts.backlog.capacity, np.int64)
         self._collector: Collector | None = None
@@ -97,23 +96,29 @@ class Scan(DiskPhase):
         self._admitted = 0
         if len(self.parts.backlog) and self._pages:
             ledger = self.parts.ledger
-            pages = self._read()
+            pages = self.parts.master.scan(self._cursor, self.parts.read_bytes, self.columns)
             ledger.set("read", pages.allocated)
-            self._cursor = (self._cursor + len(pages.rows)) % self._pages
-            self._seen += len(pages.rows)
-            yield from self._probe(pages)
+            yield from self._meet(pages)
             del pages
             ledger.set("read", 0)
         yield from self._expire()
 
-    def _read(self) -> Pages:
-        """The next pages. Reads need not begin at the same pages in every cycle: one ends where the
-        oldest row's cycle ends, so that no row meets a page twice."""
-        pages = self.parts.master.scan(self._cursor, self.parts.read_bytes, self.columns)
-        begun = self._queue[0][2]
-        if self._collector is not None:
-            begun = min(begun, self._collector.begun(self._seen))
-        return pages.head(max(1, begun + self._pages - self._seen))
+    def _meet(self, pages: Pages) -> Iterator[pa.RecordBatch]:
+        """The window meets these pages. Reads need not begin at the same pages in every cycle:
+        where the oldest row's cycle ends within a read, that row leaves before the rest is met, so
+        that no row meets a page twice."""
+        self._first = 0
+        while self._first < len(pages.rows) and self._queue:
+            begun = self._queue[0][2]
+            if self._collector is not None:
+                begun = min(begun, self._collector.begun(self._seen))
+            some = pages.head(self._first + max(1, begun + self._pages - self._seen))
+            met = len(some.rows) - self._first
+            self._cursor = (self._cursor + met) % self._pages
+            self._seen += met
+            yield from self._probe(some)
+            yield from self._expire()
+            self._first += met
 
     def _probe(self, pages: Pages) -> Iterator[pa.RecordBatch]:
         """The pages against the window."""
@@ -134,13 +139,13 @@ class Scan(DiskPhase):
             if self._early:
                 yield from self._leave(np.unique(slots[backlog.matched[slots]]))
         if self._collector is not None:
-            self._collector.see(pages, valid, self._seen)
+            self._collector.see(pages, valid, self._seen, self._first)
 
     def _pairs(self, pages: Pages, valid: I64) -> Iterator[tuple[I32, I64]]:
         """(waiting row, master row) with equal codes, in page order."""
         backlog, links = self.parts.backlog, self.parts.backlog.links
         assert links is not None
-        page = row = 0
+        page, row = self._first, 0
         while page < len(pages.rows):
             went_on = page > 0 or row > 0
             k, page, row = multimap.probe_pages(
@@ -199,6 +204,9 @@ class Scan(DiskPhase):
             here = some[self.parts.backlog.ticket[some] == tickets]
             age[here] = self._seen - stamp
         return age[slots]
+
+    def take_over(self, old: Self) -> None:
+        self._asked, self._misses = old._asked, old._misses
 
     def state(self) -> dict[str, Any]:
         return {"cursor": self._cursor}

@@ -23,6 +23,7 @@ lookup and block.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +75,9 @@ class Seek(Sweep):
 
     def restore(self, state: dict[str, object], slots: I32, ages: I64) -> None:
         self._enqueue(slots)
+
+    def take_over(self, old: Self) -> None:
+        self._turn = old._turn
 
     # --- one step ------------------------------------------------------------------------------
 

@@ -9,13 +9,15 @@ numbers here are ours.)
     cache      a page just read takes room, or the place of a page that served fewer rows; what a
                page served counts half after each join phase
 
-A key with rows on several pages waits until all of them are read. Left out: the sizes of cache and
-buffer do not move while it runs. On a mapped master the cache is a set of pages and holds nothing.
+A key with rows on several pages waits until all of them are read. The sizes of cache and buffer
+move while it runs only where `adapt` asks for it. On a mapped master the cache is a set of pages
+and holds nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -164,12 +166,24 @@ class PagePlan(Sweep):
             worst = min(self._held, key=lambda p: self._utility[p])
             if self._utility[worst] >= served:
                 return
-            self._cache_bytes -= self._held.pop(worst).allocated
-            self._cached[worst] = False
+            self._push_out(worst)
         self._held[page] = pages
         self._cached[page] = True
         self._cache_bytes += size
         self.parts.ledger.set("pool", self._cache_bytes)
+
+    def trim(self, pool_bytes: int) -> None:
+        while self._held and self._cache_bytes > pool_bytes:
+            self._push_out(min(self._held, key=lambda p: self._utility[p]))
+        self.parts.ledger.set("pool", self._cache_bytes)
+
+    def take_over(self, old: Self) -> None:
+        self._held, self._cache_bytes = old._held, old._cache_bytes
+        self._cached, self._utility = old._cached, old._utility
+
+    def _push_out(self, page: int) -> None:
+        self._cache_bytes -= self._held.pop(page).allocated
+        self._cached[page] = False
 
     def _remember(self, low: I32) -> None:
         """What the pages just read served; on a mapped master also which of them are cached."""

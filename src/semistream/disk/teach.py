@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from ..backlog import Links
 from ..columns import Chunks
-from ..front import Front, new_rows
+from ..front import Front
 from ..kernels import multimap
 from ..master import Master, Pages
 from ..memory import Ledger
+from ..segments import new_rows
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -104,13 +105,13 @@ class Collector:
         if sum(len(c) for c, _ in self._wanted) > 4 * self._most:
             self._wanted = [self._best()]
 
-    def see(self, pages: Pages, valid: I64, seen: int) -> None:
-        """The scan has read these pages, `seen` in all."""
+    def see(self, pages: Pages, valid: I64, seen: int, first: int = 0) -> None:
+        """The scan has met these pages from the `first` on, `seen` in all."""
         if len(self._codes) == 0:
             if self._wanted:
                 self._begin(seen)
             return
-        page = row = 0
+        page, row = first, 0
         while page < len(pages.rows) and self._bytes <= self._limit:
             who, loc = np.empty(4096, np.int32), np.empty(4096, np.int64)
             k, page, row = multimap.probe_pages(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from ..adapt import Pace
 from ..errors import StateError
 from ..join import SemiStreamJoin
 from ..master import Master, open_master
@@ -29,6 +30,7 @@ def check_join(
     columns: Sequence[str] | None = None,
     suffix: str | None = None,
     table: pa.Table | None = None,
+    adapt: bool | Pace = False,
     rng: random.Random | int = 0,
 ) -> Stats:
     """Run one join, check all that every join promises, return its counters at the end.
@@ -50,7 +52,8 @@ def check_join(
     opened = master if isinstance(master, Master) else open_master(master, keys)
 
     def make() -> SemiStreamJoin:
-        return SemiStreamJoin(opened, on, how, columns, algorithm, memory, params, suffix=suffix)
+        asked = (opened, on, how, columns, algorithm, memory, params)
+        return SemiStreamJoin(*asked, suffix=suffix, adapt=adapt)
 
     try:
         check = _JoinCheck(make, stream, random.Random(seed))
@@ -63,7 +66,7 @@ def check_join(
     except Exception as error:
         error.add_note(
             f"replay: check_join(..., {on=}, {how=}, {algorithm=}, {memory=}, {params=}, "
-            f"{columns=}, {suffix=}, rng={seed}) with {truth.num_rows} master rows and "
+            f"{columns=}, {suffix=}, {adapt=}, rng={seed}) with {truth.num_rows} master rows and "
             f"{stream.num_rows} stream rows"
         )
         raise

@@ -1,0 +1,118 @@
+"""A join that adapts: what it counts goes to the hill climb (adapt.py), what comes of it to the
+divider (dividing.py), always between two pieces or steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+from .adapt import Climber, Knob, Pace, Period
+from .dividing import Divider
+from .engine import Engine
+from .plan import Division
+
+MOST_SHARE = 0.95
+MOST_ROWS = 16  # times the rows of a period: then it ends, also where no step was needed
+
+
+class Stopwatch:
+    """Time spent at work: between calls it stands still."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self.clock = clock
+        self._spent, self._begun = 0.0, None  # type: float, float | None
+
+    def __enter__(self) -> None:
+        self._begun = self.clock()
+
+    def __exit__(self, *_: object) -> None:
+        self._spent, self._begun = self.seconds, None
+
+    @property
+    def seconds(self) -> float:
+        return self._spent + (self.clock() - self._begun if self._begun is not None else 0.0)
+
+
+class Adapting:
+    """Watches one engine and divides its memory anew."""
+
+    def __init__(self, engine: Engine, pace: Pace, watch: Stopwatch) -> None:
+        self._engine, self._pace, self._watch = engine, pace, watch
+        self.divider = Divider(engine)
+        self._climber: Climber | None = None
+        self._knobs = (False, False)
+        self._last = self._now()
+        engine.between = self.look
+
+    def _now(self) -> Period:
+        """Counters since the beginning."""
+        counters, master = self._engine.counters, self._engine.question.master
+        answered = counters.rows_matched + counters.rows_unmatched
+        return Period(
+            answered,
+            self._watch.seconds,
+            counters.front_hits,
+            master.traffic.pages,
+            self._engine.steps,
+        )
+
+    @property
+    def resting(self) -> bool:
+        """Whether it has found what it looked for, or there is nothing to look for."""
+        return self._climber is None or self._climber.resting
+
+    def look(self) -> None:
+        """Nothing is under way. Mostly it is too early to do anything."""
+        if self.divider.pending:
+            if not self.divider.settle():
+                return
+            self._last = self._now()
+        if not self._over():
+            return
+        now, last = self._now(), self._last
+        self._last = now
+        parts = zip(vars(now).values(), vars(last).values(), strict=True)
+        self._decide(Period(*(a - b for a, b in parts)))
+
+    def _over(self) -> bool:
+        """Whether the period is: enough rows, and a step has just ended."""
+        engine, last = self._engine, self._last
+        counters = engine.counters
+        rows = counters.rows_matched + counters.rows_unmatched - last.rows
+        if rows < self._pace.rows or engine.phase is None:
+            return False
+        turnover = self._pace.turnovers * engine.phase.parts.backlog.capacity
+        if rows > MOST_ROWS * (self._pace.rows + turnover):
+            return True
+        missed = rows - (counters.front_hits - last.hits)
+        return engine.steps > last.steps and missed >= turnover
+
+    def _decide(self, period: Period) -> None:
+        divider = self.divider
+        knobs = (divider.moves_cache, divider.moves_read)
+        if self._climber is None or knobs != self._knobs:  # the front stage fell asleep or woke up
+            self._knobs = knobs
+            self._climber = self._new_climber() if any(knobs) else None
+        if self._climber is None:
+            return
+        if self._climber.see(period) is not None:
+            values = list(self._climber.values)
+            share = values.pop(0) if knobs[0] else divider.division.share
+            read = int(values.pop(0)) if knobs[1] else divider.division.read
+            divider.ask(Division(share, read))
+            divider.settle()
+
+    def _new_climber(self) -> Climber:
+        divider, knobs = self.divider, []
+        at = divider.division
+        if self._knobs[0]:
+            least = min(0.5, divider.least_share())
+            share = min(MOST_SHARE, max(least, at.share))
+            knobs.append(Knob(share, least, MOST_SHARE, share=True))
+        if self._knobs[1]:
+            info = self._engine.question.master.describe()
+            page = info.max_page_bytes + 1024
+            most = self._engine.divided(Division(0.0, 1 << 62)).read
+            knobs.append(Knob(min(most, max(page, at.read)), page, most))
+        return Climber(knobs, self._pace)

@@ -1,0 +1,237 @@
+"""Where a front stage keeps its key groups: rows in chunks, and a table that finds them.
+
+    new groups ──> young chunks ──full──> a sealed segment ──> ... at most SEGMENTS of them
+                        │
+                        └── all segments there: young and the oldest segment compete; the more
+                            frequent groups make the new segment, the others leave
+
+A chunk never changes: groups that stay are copied into a new one, in bulk and rarely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .columns import Chunks, group_rows
+from .grouptable import Groups, GroupTable
+from .records import Records
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+SEGMENTS = 16
+YOUNG_CHUNKS = 32
+LOAD = 0.75  # of the table, when full
+RECORD_BYTES = 24  # what packing adds to a row, at most
+
+
+class Segments:
+    """Room for `groups` groups, and for their rows what `limit` bytes leave beside the table.
+
+    `resized` is called whenever `nbytes` has changed, with what is needed beside it for a moment;
+    `evicted` with the groups that have to leave.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        groups: int,
+        limit: int,
+        resized: Callable[..., None],
+        evicted: Callable[[Groups], None],
+    ) -> None:
+        self._resized, self._evicted = resized, evicted
+        self.table = GroupTable(int(groups / LOAD))
+        self.rows = new_rows(schema)
+        self.segment_groups = groups // (SEGMENTS + 2)
+        self.segment_bytes = max(0, limit - self.table.nbytes) // (SEGMENTS + 2)
+        self.cutoff = 0  # how often the most frequent group that had to leave was asked for
+        self._sizes: list[int] = []  # bytes per chunk; 0: free
+        self._young: list[int] = []
+        self._young_groups = 0
+        self._sealed: list[int] = []  # oldest first
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes + sum(self._sizes)
+
+    @property
+    def full(self) -> bool:
+        return len(self._sealed) >= SEGMENTS
+
+    @property
+    def lasting(self) -> int:
+        """Groups that the sealed segments have room for."""
+        return len(self._sealed) * self.segment_groups
+
+    def halve(self, sketch: NDArray[np.uint8]) -> None:
+        """Halve all frequencies, here and in the sketch."""
+        self.cutoff //= 2
+        self.table.halve(sketch)
+
+    def admit(self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks) -> None:
+        """Copy groups into young chunks, most frequent first; a full young generation competes
+        with the oldest segment."""
+        if self.segment_bytes == 0:
+            return
+        loc = group_rows(pages, start, count)
+        rows = np.concatenate([[0], np.cumsum(count, dtype=np.int64)])
+        size = pages.widths(loc)[rows] + RECORD_BYTES * rows  # of the first i groups
+        at = 0
+        while at < len(codes):
+            room = self.segment_bytes - sum(self._sizes[c] for c in self._young)
+            fit = int(np.searchsorted(size, size[at] + room, "right")) - 1
+            fit = min(fit, at + self.segment_groups - self._young_groups)
+            if fit > at and len(self._young) < YOUNG_CHUNKS:
+                part = slice(at, fit)
+                self._store(
+                    codes[part], count[part], estimate[part], pages, loc[rows[at] : rows[fit]]
+                )
+                at = fit
+            elif self._young:
+                self._consolidate()
+                if self.full:
+                    end = int(np.searchsorted(-estimate, -self.cutoff, "left"))
+                    codes, count, estimate = codes[:end], count[:end], estimate[:end]
+            else:
+                at += 1  # wider than a segment: never cached
+
+    def _store(self, codes: I64, count: I32, uses: I32, pages: Chunks, loc: I64) -> None:
+        chunk, where = self._new_chunk(pages, loc)
+        self._young.append(chunk)
+        self._young_groups += len(codes)
+        self.table.put(Groups(codes, _heads(where, count), count, uses.astype(np.uint32)))
+
+    def _new_chunk(self, source: Chunks | Records, loc: I64) -> tuple[int, I64]:
+        """Copy rows into a chunk of their own; returns its number and where each row is."""
+        free = self._sizes.index(0) if 0 in self._sizes else None
+        chunk, where, size = self.rows.add(free, source, loc)
+        if free is None:
+            self._sizes.append(size)
+        else:
+            self._sizes[chunk] = size
+        self._resized()
+        return chunk, where
+
+    def _consolidate(self) -> None:
+        """Young chunks become a segment; with all segments there, they compete with the oldest."""
+        old = list(self._young)
+        if self.full and self._sealed:
+            old.append(self._sealed.pop(0))
+        chosen = np.zeros(len(self._sizes), np.bool_)
+        chosen[old] = True
+        found = self.table.in_chunks(chosen)
+        loc = group_rows(self.rows, found.start, found.count)
+        sizes = self.rows.widths(loc)[np.cumsum(found.count)]
+        most = int(np.searchsorted(sizes, self.segment_bytes, "right"))
+        keep = min(most, self.segment_groups)
+        if keep < len(found.codes):
+            self._evict(found.part(slice(keep, None)))
+        kept = found.part(slice(keep))
+        segment, where = self._new_chunk(self.rows, loc[: int(kept.count.sum())])
+        kept.start = _heads(where, kept.count)
+        self.table.put(kept)
+        for chunk in old:
+            self._free(chunk)
+        self._young, self._young_groups = [], 0
+        self._sealed.append(segment)
+
+    def _evict(self, groups: Groups) -> None:
+        """These leave; who owns the segments may remember how frequent they were."""
+        self.cutoff = int(groups.uses[0])
+        self._evicted(groups)
+        self.table.drop(groups.codes)
+
+    # --- another size --------------------------------------------------------------------------
+
+    def most_bytes(self, groups: int, limit: int) -> int:
+        """What `fit` holds at most in between: the old and the new table, rows, two segments."""
+        rows = min(sum(self._sizes), max(0, limit - groups * GroupTable.SLOT_BYTES))
+        seen = max(sum(self._sizes) + 2 * self.segment_bytes, rows + limit // 8)
+        table = int(groups / LOAD) * GroupTable.SLOT_BYTES
+        return self.table.nbytes + max(seen, rows + table)
+
+    def fit(self, groups: int, limit: int) -> None:
+        """Go on with room for `groups` groups in `limit` bytes, keeping the groups most asked for.
+        In between there are the larger of both sizes, two segments and the new table at most."""
+        slots = int(groups / LOAD)
+        self.segment_groups = groups // (SEGMENTS + 2)
+        self.segment_bytes = max(0, limit - slots * GroupTable.SLOT_BYTES) // (SEGMENTS + 2)
+        least, share = self._least_frequent()
+        old = [*self._sealed, *self._young]
+        self._sealed, self._young, self._young_groups = [], [], 0
+        rest, needed = self._chosen([], least, share), set[int]()
+        for i, chunk in enumerate(old):
+            rest = rest.and_these(self._chosen([chunk], least, share))
+            rest = self._seal(rest, last=i + 1 == len(old))
+            before, needed = needed | {chunk}, set(np.unique(rest.start >> 32).tolist())
+            for done in before - needed:
+                self._free(done)
+        self._resized(slots * GroupTable.SLOT_BYTES)
+        self.table = self.table.copy(slots)
+        self._resized()
+
+    def _least_frequent(self) -> tuple[int, float]:
+        """How often a group must have been asked for to find room, and the share of those asked for
+        just so often that do."""
+        uses, held = self.table.uses(), sum(self._sizes)
+        part = min(1.0, (SEGMENTS - 0.5) * self.segment_bytes / max(1, held))
+        keep = min(int(part * len(uses)), int((SEGMENTS - 0.5) * self.segment_groups))
+        if keep >= len(uses):
+            return 0, 1.0
+        if keep == 0:
+            return 1 << 32, 0.0
+        least = int(np.partition(uses, len(uses) - keep)[len(uses) - keep])
+        return least, (keep - int((uses > least).sum())) / int((uses == least).sum())
+
+    def _chosen(self, chunks: list[int], least: int, share: float) -> Groups:
+        """The groups of some chunks that stay; the others leave."""
+        mask = np.zeros(len(self._sizes), np.bool_)
+        mask[chunks] = True
+        found = self.table.in_chunks(mask)  # most frequent first
+        above, from_least = (int((found.uses > u).sum()) for u in (least, least - 1))
+        keep = above + round(share * (from_least - above))
+        if keep < len(found.codes):
+            self._evict(found.part(slice(keep, None)))
+        return found.part(slice(keep))
+
+    def _seal(self, groups: Groups, last: bool) -> Groups:
+        """Whole segments out of some groups; returns those that are left over, unless these are the
+        last ones. Groups for which there is no segment any more leave."""
+        while len(groups.codes):
+            loc = group_rows(self.rows, groups.start, groups.count)
+            sizes = self.rows.widths(loc)[np.cumsum(groups.count)]
+            most = int(np.searchsorted(sizes, self.segment_bytes, "right"))
+            most = min(most, self.segment_groups)
+            if most == len(groups.codes) and not last:
+                break
+            if most == 0 or self.full:
+                self._evict(groups.part(slice(max(1, most))))
+            else:
+                kept = groups.part(slice(most))
+                segment, where = self._new_chunk(self.rows, loc[: int(kept.count.sum())])
+                kept.start = _heads(where, kept.count)
+                self.table.put(kept)
+                self._sealed.append(segment)
+            groups = groups.part(slice(max(1, most), None))
+        return groups
+
+    def _free(self, chunk: int) -> None:
+        self._sizes[chunk] = 0
+        self.rows.drop(chunk)
+        self._resized()
+
+
+def _heads(where: I64, count: I32) -> I64:
+    """Where each group begins, its rows following one another in `where`."""
+    first: I64 = np.cumsum(count, dtype=np.int64) - count
+    heads: I64 = where[first]
+    return heads
+
+
+def new_rows(schema: pa.Schema) -> Chunks | Records:
+    """Packed records where every column can be packed, else Arrow chunks."""
+    return Records(schema) if Records.can_hold(schema) else Chunks(schema)
