@@ -106,7 +106,7 @@ def test_waiting_rows_are_carried_over() -> None:
         links = backlog.links
         n = multimap.rows_of(3, backlog.codes, links.head, links.after, links.bits, out)
         assert (np.sort(out[:n]) == new[backlog.codes[new] == 3]).all()
-    assert not backlog.fits(20_000)
+    assert not backlog.fits(12_000)
 
 
 @pytest.mark.parametrize("algorithm", ["cmeshjoin", "chybridjoin", "hybridjoin", "meshjoin"])

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .assembly import COLLECT
 from .disk.sweep import Sweep
-from .engine import COLLECT, Engine
+from .engine import Engine
 from .front import Front, KeyGroups
 from .plan import Division, Split
 
