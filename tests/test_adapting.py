@@ -191,8 +191,8 @@ def test_another_read_size_does_not_seek_back() -> None:
 
 
 def test_rows_that_left_leave_no_holes() -> None:
-    """Rows leave in any order, and their bytes come back only when their chunk goes or is copied. As
-    it was, bytes ran short while half of the slots were free."""
+    """Rows leave in any order, and their bytes come back only when their chunk goes or is copied:
+    as it was, bytes ran short while half of the slots were free."""
     run = Run("chybridjoin", "hdd-7200", skew=0.0).divide(0.02, 40_000)
     run.push(2 * BATCH)
     assert run.join._engine is not None
