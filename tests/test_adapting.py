@@ -188,3 +188,17 @@ def test_another_read_size_does_not_seek_back() -> None:
     cycles = asked.pages / master.describe().pages
     assert cycles > 3
     assert asked.requests - asked.sequential <= cycles + 1
+
+
+def test_rows_that_left_leave_no_holes() -> None:
+    """Rows leave in any order, and their bytes come back only when their chunk goes or is copied:
+    as it was, bytes ran short while half of the slots were free."""
+    run = Run("chybridjoin", "hdd-7200", skew=0.0).divide(0.02, 40_000)
+    run.push(2 * BATCH)
+    assert run.join._engine is not None
+    assert run.join._engine.phase is not None
+    backlog, waiting = run.join._engine.phase.parts.backlog, []
+    for _ in range(8):
+        run.push(BATCH)
+        waiting.append(len(backlog) / backlog.capacity)
+    assert np.mean(waiting) > 0.8

@@ -12,36 +12,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .aging import AgingGroups
-from .backlog import Backlog
+from .assembly import Assembly
 from .columns import Chunks
-from .disk import BY_KEY, PHASES, DiskPhase, Parts, shows_groups
-from .front import Front, Hits, KeyGroups
+from .front import Hits
 from .layout import layouts
-from .loading import load_whole, pinned_block, pinned_front
-from .master import Pages
-from .master.facts import facts
 from .memory import Ledger
-from .ordered import Reorder
-from .output import Counters, Output
-from .plan import COLLECT, INTAKE_BYTES, STREAM_ROW, Division, Split, divided
+from .plan import INTAKE_BYTES, STREAM_ROW
 from .question import Question
-from .summary import Summary
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 ROOM_BYTES = 1024  # kept free beside the rows of a chunk
-SUMMARY = 16  # what waiting rows may take, over what the summary of the stream takes: at least this
 
 
-class Engine:
+class Engine(Assembly):
     def __init__(
         self,
         question: Question,
@@ -49,104 +39,15 @@ class Engine:
         ledger: Ledger,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.question, self.schema, self._clock = question, schema, clock
+        super().__init__(question, schema, ledger)
         self.input: deque[pa.RecordBatch] = deque()
-        self.counters = Counters()
         self.steps = self.pieces = 0
         self.disk_seconds = 0.0
-        self.ledger = ledger
-        self.order: Reorder | None = None
-        self.summary: Summary | None = None
+        self.between: Callable[[], None] = lambda: None  # called while nothing is under way
+        self._clock = clock
         self._taken = 0  # rows of the stream that came so far
         self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(schema))
-        self.split: Split
-        self.division: Division | None = None  # of memory, where it is not the plan's any more
-        self.between: Callable[[], None] = lambda: None  # called while nothing is under way
         self._build(STREAM_ROW)
-
-    def _build(self, widest: int, kept: Front | None = None) -> None:
-        """Make the parts; again when a row comes that is wider than was planned for, or for another
-        version of the master, with the front stage `kept` from before."""
-        question, ledger = self.question, self.ledger
-        info = question.master.describe()
-        before = self.split.front if kept is not None else 0
-        self.coder, shape, self.split, self._widest = question.design(self.schema, widest)
-        if self.division is not None:
-            self.split = self.divided(self.division)
-        if kept is not None:
-            self.split, kept = _with_front(self.split, before, kept)
-        self.split, self.summary = _with_summary(self.split, self.summary, question)
-        self._built = False
-        self.phase: DiskPhase | None = None  # let go of old parts before new ones are made
-        self.front = Front()
-        for part in ("backlog", "pool", "collect", *(() if kept is not None else ("front",))):
-            ledger.set(part, 0)
-        ledger.set("index", info.resident_bytes)
-        ledger.set("sketch", self.summary.nbytes if self.summary is not None else 0)
-        how, limit = question.spec.how, self.split.output
-        self.output = Output(shape, how, self.coder, limit, ledger, self.counters)
-        if shape.ordered and self.order is None:
-            self.order = Reorder(self.output.schema, self.split.held, limit, ledger)
-        made = self.make_front() if kept is None else (kept, None, 0)
-        self.front, pinned, pinned_pages = made
-        disk = question.algorithm.disk
-        if question.master.by_key:
-            disk = BY_KEY.get(disk, disk)
-        if question.spec.condition is not None:
-            disk = "residual" if question.spec.on else "nested"
-        if disk != "none":
-            kind = PHASES[disk]
-            limit = self.split.backlog
-            backlog = Backlog(shape.extended, limit, self._widest, kind.linked, ledger)
-            parts = Parts(
-                question.master, self.front, backlog, self.output, ledger, question.params,
-                self.split.read, self.split.pool, self.split.front // COLLECT, pinned, pinned_pages,
-                question.shed,
-            )  # fmt: skip
-            self.phase = kind(parts)
-        self._built = True
-
-    def divided(self, division: Division) -> Split:
-        """The split that a division makes."""
-        question = self.question
-        where = (facts(question.master), question.budget, self._widest, question.shed)
-        return divided(self.split, *where, division)
-
-    def front_bytes(self, split: Split) -> int:
-        """Of the front stage's share, what groups have that are complete."""
-        question = self.question
-        collects = question.algorithm.disk == "scan" and not shows_groups(question.master)
-        return split.front - (split.front // COLLECT if collects else 0)
-
-    def master_row(self) -> int:
-        """Bytes of a row of the master, about."""
-        info = self.question.master.describe()
-        return max(16, min(info.bytes // max(1, info.rows), 1 << 20))
-
-    def make_front(self) -> tuple[Front, Pages | None, int]:
-        """The front stage, and for xhybridjoin the pinned pages and how many they are."""
-        question, limit = self.question, self.split.front
-        info = question.master.describe()
-        schema = pa.schema([info.schema.field(n) for n in self.output.shape.master])
-        kind = question.algorithm.front
-        if kind == "all":
-            return load_whole(question.master, schema, self.ledger), None, 0
-        if kind == "pinned":
-            waiting = question.params.pinned_probe == "waiting"
-            make = pinned_block if waiting else pinned_front
-            return make(question.master, schema, limit, self.ledger)
-        width, limit = self.master_row(), self.front_bytes(self.split)
-        threshold, ages = question.params.threshold, question.master.ages
-        if kind == "groups" and ages and limit >= AgingGroups.least(width):
-            return (
-                AgingGroups(schema, limit, width, threshold, self.ledger, question.master),
-                None,
-                0,
-            )
-        if kind == "groups" and not ages and limit >= KeyGroups.least(width):
-            groups = KeyGroups(schema, limit, width, threshold, self.ledger)
-            return groups, None, 0
-        return Front(), None, 0
 
     def move(self, question: Question, changed: I64 | None) -> None:
         """Go on with another version of the master; nobody waits. `changed` are the codes whose
@@ -359,21 +260,3 @@ class Engine:
         while self.phase is not None and len(self.phase.parts.backlog):
             yield from self.step()
             self.between()
-
-
-def _with_front(split: Split, share: int, kept: Front) -> tuple[Split, Front | None]:
-    """A division of memory in which the front stage keeps its share, if it is much the same."""
-    more = share - split.front
-    if abs(more) > split.backlog // 2:
-        return split, None
-    return replace(split, front=share, backlog=split.backlog - more), kept
-
-
-def _with_summary(
-    split: Split, summary: Summary | None, question: Question
-) -> tuple[Split, Summary | None]:
-    """A division of memory with room for the summary of the stream, where that is little."""
-    least = Summary.least()
-    if not question.params.sketch or not question.spec.on or split.backlog < SUMMARY * least:
-        return split, None
-    return replace(split, backlog=split.backlog - least), summary or Summary()

@@ -220,25 +220,21 @@ def divided(
     widest: int,
     shed: bool,
     wanted: Division,
+    cached: int | None = None,
 ) -> Split:
-    """The same budget in another division; output, intake and the like stay as they are."""
+    """The same budget in another division; output, intake and the like stay as they are, and so do
+    `cached` bytes where the cache cannot change."""
     least, mapped = _least(master, widest, shed), master.mapped
     fixed = _total(master, replace(split, read=0, front=0, backlog=0)) + split.held
-    movable = budget - fixed - least.backlog
+    movable = budget - fixed - least.backlog - (cached or 0)
     page = master.max_page_bytes + 1024
     read = max(page, min(wanted.read, movable // 2 if not mapped else MOST_MAPPED))
     reads = 0 if mapped else max(least.read, read)
-    cache = int(wanted.share * max(0, movable - reads))
+    cache = int(wanted.share * max(0, movable - reads)) if cached is None else cached
     backlog = budget - fixed - reads - cache
     if split.pool and not mapped:
         return replace(split, read=read, pool=cache, backlog=backlog)
     return replace(split, read=read, front=cache, backlog=backlog)
-
-
-def division_of(split: Split, least_backlog: int) -> Division:
-    """The division that makes this split."""
-    cache = split.pool or split.front
-    return Division(cache / max(1, cache + split.backlog - least_backlog), split.read)
 
 
 def _share(algorithm: Algorithm, params: Params) -> float:
