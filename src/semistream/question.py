@@ -92,7 +92,7 @@ def ask(
     workload: Workload | None = None,
 ) -> Question:
     """The arguments of a join as a question; what cannot work is refused here."""
-    opened, pairs = _master_and_key(master, on, condition)
+    opened, pairs = master_and_key(master, on, condition)
     info = opened.describe()
     spec = JoinSpec(
         tuple(pairs), join_type(how), column_names(columns), suffix, condition, ordered, matched
@@ -164,7 +164,7 @@ def _check_master(master: Master, chosen: Algorithm) -> None:
         )
 
 
-def _master_and_key(
+def master_and_key(
     master: Source, on: On | None, condition: Condition | None
 ) -> tuple[Master, list[tuple[str, str]]]:
     """The master, and (stream column, master column) for its key columns in the key's order."""

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..errors import BudgetError
+from ..errors import BudgetError, SpecError
 from ..join import SemiStreamJoin
 from ..machine import Points
 from ..master import Store
@@ -41,7 +41,7 @@ ROWS = (100_000, 2_000_000)  # of the masters: one that is near the processor, o
 MEMORY = (0.01, 0.04, 0.2)  # shares of the master
 SKEWS = (0.0, 0.7, 1.0, 1.3)
 BATCH = 50_000
-STREAM = 24 * BATCH
+BATCHES = 24
 UNIT = 1 << 20  # up to about so many bytes an operation costs the same
 SIZES = tuple(float(UNIT << i) for i in range(0, 17, 2))  # 1 MB to 64 GB
 SIZED = ("ask", "hit", "link", "find", "look", "scan", "seek")  # cost more on more bytes
@@ -72,6 +72,12 @@ def measure_costs(seconds: float = 40.0, progress: Progress | None = None, seed:
     deadline = Deadline(seconds, time.perf_counter)
     with tempfile.TemporaryDirectory(prefix="semistream-calibrate-") as folder:
         samples = list(_samples(Path(folder), deadline, seconds, progress, seed))
+    met = {sample.algorithm for sample in samples}
+    if met != set(ALGORITHMS):
+        raise SpecError(
+            f"{seconds:g} seconds were too short to measure {len(ALGORITHMS) - len(met)} of "
+            f"{len(ALGORITHMS)} algorithms; give more, or wait until the machine is less busy"
+        )
     return fit(samples)
 
 
@@ -85,11 +91,7 @@ def _samples(
     stores = [_store(folder / str(rows), rows, rng) for rows in ROWS]
     _compile(stores[0])
     streams = {(s, k): _stream(rng, s.describe().rows, k) for s, k in product(stores, SKEWS)}
-    cells = list(product(stores, MEMORY, SKEWS, [n for n in ALGORITHMS if n != "memory"]))
-    order = rng.permutation(len(cells))
-    for at, (store, share, skew, name) in enumerate(
-        [(store, 6.0, SKEWS, "memory") for store in stores] + [cells[i] for i in order]
-    ):
+    for at, (store, share, skew, name) in enumerate(_cells(stores, rng)):
         if not deadline.allows(2 * (WARM + TIMED)):
             return
         if progress is not None:
@@ -104,6 +106,21 @@ def _samples(
             sample = _sample(join, one, streams[store, one])
             if sample is not None:
                 yield sample
+
+
+def _cells(
+    stores: Sequence[Store], rng: np.random.Generator
+) -> Iterator[tuple[Store, float, float | tuple[float, ...], str]]:
+    """Each algorithm once, then each once more, and so on: whenever time is up, all were met."""
+    names = [name for name in ALGORITHMS if name != "memory"]
+    places = list(product(range(len(stores)), MEMORY, SKEWS))
+    orders = {name: rng.permutation(len(places)) for name in names}
+    for turn in range(len(places)):
+        if turn < len(stores):
+            yield stores[turn], 6.0, SKEWS, "memory"
+        for name in names:
+            store, share, skew = places[orders[name][turn]]
+            yield stores[store], share, skew, name
 
 
 def _some_params(rng: np.random.Generator, page: int) -> Params:
@@ -194,8 +211,9 @@ def _store(path: Path, rows: int, rng: np.random.Generator) -> Store:
     return Store.create(path, table, KEY)
 
 
-def _stream(rng: np.random.Generator, rows: int, skew: float, n: int = STREAM) -> pa.RecordBatch:
+def _stream(rng: np.random.Generator, rows: int, skew: float) -> pa.RecordBatch:
     """Keys by popularity, the popular ones anywhere in the master."""
+    n = BATCHES * BATCH
     ranks = np.minimum(rows - 1, np.asarray(zipf.top_for(rng.random(n), rows, skew), np.int64))
     keys = np.random.default_rng(rows).permutation(rows)[ranks]
     quantity = rng.integers(1, 10, n).astype(np.int32)

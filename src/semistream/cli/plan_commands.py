@@ -17,6 +17,7 @@ from ..master.facts import facts
 from ..memory import parse_bytes, show_bytes
 from ..planner import Plan
 from ..planner import plan as make_plan
+from ..question import master_and_key
 from ..sketch import sketch_stream
 from ..spec import ALGORITHMS, MasterFacts, Workload, algorithm_named
 from ..tuner import least_memory_for
@@ -108,6 +109,7 @@ def plan(args: Namespace) -> Result:
     on = pairs(args.on)
     master = open_named(args.master, None, list(on.values()))
     try:
+        master_and_key(master, on, None)
         known, machine = facts(master), _machine(args)
         if args.device is not None:
             known = replace(known, mapped=False)
