@@ -16,11 +16,9 @@ from .master.facts import facts
 from .memory import Ledger
 from .ordered import Reorder
 from .output import Counters, Output
-from .plan import COLLECT, Division, Split, divided
+from .plan import COLLECT, SUMMARY_BYTES, Division, Split, divided, summary_bytes
 from .question import Question
 from .summary import Summary
-
-SUMMARY = 16  # what waiting rows may take, over what the summary of the stream takes: at least this
 
 
 class Assembly:
@@ -79,7 +77,7 @@ class Assembly:
     def divided(self, division: Division) -> Split:
         """The split that a division makes."""
         question = self.question
-        budget = question.budget - (Summary.least() if self.summary is not None else 0)
+        budget = question.budget - (SUMMARY_BYTES if self.summary is not None else 0)
         where = (facts(question.master), budget, self._widest, question.shed)
         groups = question.algorithm.front == "groups" or bool(self.split.pool)
         fixed = None if groups else self.split.front  # pinned pages stay, or there is no cache
@@ -130,7 +128,7 @@ def _with_summary(
     split: Split, summary: Summary | None, question: Question
 ) -> tuple[Split, Summary | None]:
     """A division of memory with room for the summary of the stream, where that is little."""
-    least = Summary.least()
-    if not question.params.sketch or not question.spec.on or split.backlog < SUMMARY * least:
+    taken = summary_bytes(split.backlog, question.params.sketch and bool(question.spec.on))
+    if taken == 0:
         return split, None
-    return replace(split, backlog=split.backlog - least), summary or Summary()
+    return replace(split, backlog=split.backlog - taken), summary or Summary()

@@ -50,6 +50,7 @@ LINK_BYTES = 8 + 4 * 9 + 32  # links, the multimap's table, and matches on their
 CHUNK_BYTES = 512  # what a chunk of waiting rows costs besides its rows
 SMALL = 512  # a chunk of fewer rows is brought together with others
 FEW = 8  # so many of them at least, or enough for one that is not small
+SUMMARY_BYTES = 57_408  # of the samples that a running join keeps of its stream
 ENTRY_BYTES = 44  # of the front stage's table and sketch, per key
 
 
@@ -68,6 +69,11 @@ def cached_keys(limit: int, row_bytes: int) -> int:
     """Keys that a front stage of `limit` bytes has room for; 0: too few to be worth having."""
     keys = limit // (row_bytes + ENTRY_BYTES)
     return keys if keys >= LEAST_KEYS else 0
+
+
+def summary_bytes(backlog: int, wanted: bool) -> int:
+    """What the summary of the stream takes of the bytes for waiting rows: little, or nothing."""
+    return SUMMARY_BYTES if wanted and backlog >= 16 * SUMMARY_BYTES else 0
 
 
 # --- which part gets how much ------------------------------------------------------------------

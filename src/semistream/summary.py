@@ -102,10 +102,6 @@ class Summary:
         self.bytes = self.sized = 0  # of some pieces: bytes and rows
         self.rows = self.keyed = 0  # rows looked at, and those of them with a key
 
-    @classmethod
-    def least(cls) -> int:
-        return 2 * (8 * ROWS + 16 * KEYS + 32) + 16 * KEYS
-
     @property
     def nbytes(self) -> int:
         return self.current.nbytes + self.last.nbytes + self._spare.nbytes

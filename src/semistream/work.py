@@ -26,6 +26,7 @@ from .plan import (
     STREAM_ROW,
     Split,
     cached_keys,
+    summary_bytes,
     waiting_rows,
 )
 from .spec import Algorithm, MasterFacts, Params, Workload
@@ -76,7 +77,8 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
         return Work(1.0, 0.0, pieces, 0.0, EMPTY, master.rows, 0, False)
     cached, hits, asleep = _front(case, split)
     linked = algorithm.disk in ("scan", "seek")
-    limit = split.backlog + (split.front if asleep and algorithm.disk == "sweep" else 0)
+    limit = _for_waiting(case, split)
+    limit += split.front if asleep and algorithm.disk == "sweep" else 0
     widest = max(STREAM_ROW, stream.row_bytes)
     slots = waiting_rows(limit, widest, linked, stream.row_bytes)
     misses = 1 - hits
@@ -87,6 +89,11 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
     free = {"sweep": 1.0, "seek": 0.25, "plan": 0.35, "lookup": 1.0}.get(algorithm.disk, 0.0)
     pieces = _pieces(case, split, slots * free, steps, misses, slots / 16)
     return Work(hits, misses, pieces, steps, disk, cached, slots, asleep)
+
+
+def _for_waiting(case: Case, split: Split) -> int:
+    """Bytes for waiting rows: what the summary of the stream takes is taken from theirs."""
+    return split.backlog - summary_bytes(split.backlog, case.params.sketch)
 
 
 def _front(case: Case, split: Split) -> tuple[float, float, bool]:
@@ -134,7 +141,7 @@ def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool
     if 1 - zipf.expected_distinct(watched, rows, skew) / watched >= ASLEEP:
         return False
     linked = case.algorithm.disk in ("scan", "seek")
-    together = waiting_rows(split.backlog, STREAM_ROW, linked, case.workload.row_bytes)
+    together = waiting_rows(_for_waiting(case, split), STREAM_ROW, linked, case.workload.row_bytes)
     return 1 - zipf.expected_distinct(together, rows, skew) / together < AWAKE
 
 
