@@ -19,6 +19,7 @@ from semistream.model.family import DiskWork, Setting, disk_work
 from tests import model_simulator as simulator
 
 ROWS = 200_000
+BATCH = 20_000
 MODELLED = tuple(name for name in ss.ALGORITHMS if name != "memory")
 SMALL = Setting(rows=1000, pages=100, page_bytes=4096, waiting=320, skew=0.0)
 
@@ -33,18 +34,23 @@ def test_a_scan_by_hand() -> None:
         reads=10 / 320, pages=100 / 320, bytes=100 / 320 * 4096, master_rows=1000 / 320,
         waits=320, jumps=1 / 320,
     )  # fmt: skip
+    # A row that matches the n-th of 10 reads keeps its slot for n reads, 5.5 on average.
     early = disk_work("rmeshjoin", replace(SMALL, read_pages=10, release="match"))
-    assert early.pages == pytest.approx(100 / 640)
-    assert early.waits == pytest.approx(320)
+    used = family.MATCHED * 320
+    assert early.pages == pytest.approx(100 / (used * 10 / 5.5))
+    assert early.waits == pytest.approx(used)
 
 
 def test_a_sweep_that_needs_every_page_is_a_scan() -> None:
     work = disk_work("sweepjoin", replace(SMALL, waiting=32_000, read_pages=100))
-    assert work.pages == pytest.approx(100 / 31_000)
-    assert work.reads == pytest.approx(1 / 31_000, rel=0.02)
-    assert work.waits == pytest.approx(31_000 / 2)
+    assert work.pages == pytest.approx(100 / 32_000)
+    assert work.reads == pytest.approx(1 / 32_000, rel=0.02)
+    assert work.waits == pytest.approx(32_000 / 2)
     cut = disk_work("sweepjoin", replace(SMALL, waiting=32_000, read_pages=25))
-    assert cut.reads == pytest.approx(4 / 31_000, rel=0.02)
+    assert cut.reads == pytest.approx(4 / 32_000, rel=0.02)
+    # Behind a cache that answers half of the rows a 16th to a 32nd of the slots is free.
+    half = disk_work("sweepjoin", replace(SMALL, waiting=32_000, read_pages=100, cached=500))
+    assert half.waits == pytest.approx((1 - 1.5 / 32) * 32_000 / 2 / 0.5)
 
 
 def test_a_lookup_by_hand() -> None:
@@ -112,7 +118,7 @@ def test_a_sweep_matches_simulation(ordered: bool, skew: float, gap: int) -> Non
     rows, pages, waiting = 50_000, 1000, 1600
     draws = simulator.Draws(rows, skew, seed=5)
     page = simulator.page_of_rank(rows, pages, ordered, draws.random)
-    filled = int(family.SWEPT * waiting)
+    filled = waiting
     sweeps = [simulator.sweep(page[draws.take(filled)], gap) for _ in range(60)]
     reads, brought = np.mean(sweeps, axis=0)
     work = disk_work(
@@ -175,63 +181,59 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Run:
-    """A join that was fed, and what it read per row once it was warm."""
+    """What a warm join read per row that it answered, and the numbers that the model wants."""
 
     pages: float
-    steps: float
     hits: float
     setting: Setting
 
 
 class Fed:
+    """A join on a stream of rows of 48 bytes."""
+
     def __init__(
-        self, store: Path, name: str, params: ss.Params, skew: float, ordered: bool
+        self, store: Path, name: str, params: ss.Params, skew: float, ordered: bool, io: str
     ) -> None:
-        self.master = ss.Store.open(store, io="pread")
+        self.master = ss.Store.open(store, io=io)
         self.join = ss.SemiStreamJoin(
-            self.master, on="id", memory=2 << 20, algorithm=name, params=params
+            self.master, on="id", memory=5 << 19, algorithm=name, params=params
         )
         self._draws = simulator.Draws(ROWS, skew, seed=1)
         self._key = np.arange(ROWS) if ordered else self._draws.random.permutation(ROWS)
-        self._skew, self._ordered, self._name = skew, ordered, name
+        self._skew, self._ordered = skew, ordered
         self.feed(1)
 
     def feed(self, rows: int) -> None:
-        for begin in range(0, rows, 20_000):
-            count = min(20_000, rows - begin)
+        for begin in range(0, rows, BATCH):
+            count = min(BATCH, rows - begin)
             keys = self._key[self._draws.take(count)]
-            batch = pa.record_batch({"id": keys, "n": np.arange(count)})
-            for _ in self.join.push(batch):
+            text = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(40), count, [None, pa.py_buffer(bytes(40 * count))]
+            )
+            for _ in self.join.push(pa.record_batch({"id": keys, "text": text})):
                 pass
 
-    def run(self, warm: int, rows: int, *, bytes_enough: bool = True) -> Run:
-        engine = self.join._engine
-        assert engine is not None
-        assert engine.phase is not None
-        parts = engine.phase.parts
-        if bytes_enough and self._name != "sweepjoin":
-            # The model counts slots. Bytes run out before these: rows that leave out of turn keep
-            # theirs until their chunk has gone, and small chunks take some too (not of a sweep).
-            parts.backlog.limit += 16 << 20
-            engine.ledger.budget += 16 << 20
+    def run(self, warm: int, rows: int) -> Run:
         self.feed(warm)
         before = self.join.stats
         self.feed(rows)
         after = self.join.stats
-        info, taken = self.master.describe(), after.rows_in - before.rows_in
-        hits = (after.front_hits - before.front_hits) / taken
-        page = info.bytes / info.pages
+        answered = after.rows_matched - before.rows_matched
+        hits = (after.front_hits - before.front_hits) / (after.rows_in - before.rows_in)
+        return Run((after.pages_read - before.pages_read) / answered, hits, self._setting(hits))
+
+    def _setting(self, hits: float) -> Setting:
+        engine, info = self.join._engine, self.master.describe()
+        assert engine is not None
+        assert engine.phase is not None
+        parts = engine.phase.parts
         pool = len(getattr(engine.phase, "_pool", ())) or len(getattr(engine.phase, "_held", ()))
-        return Run(
-            pages=(after.pages_read - before.pages_read) / taken,
-            steps=(after.steps - before.steps) / taken,
-            hits=hits,
-            setting=Setting(
-                rows=ROWS, pages=info.pages, page_bytes=page, waiting=parts.backlog.capacity,
-                skew=self._skew, ordered=self._ordered, pool_pages=pool,
-                read_pages=max(1, parts.read_bytes // info.max_page_bytes),
-                cached=zipf.top_for(hits, ROWS, self._skew), release=parts.params.release,
-            ),
+        return Setting(
+            rows=ROWS, pages=info.pages, page_bytes=info.bytes / info.pages,
+            waiting=parts.backlog.capacity, skew=self._skew, ordered=self._ordered,
+            cached=zipf.top_for(hits, ROWS, self._skew), pool_pages=pool,
+            read_pages=max(1, parts.read_bytes // info.max_page_bytes),
+            release=parts.params.release, mapped=self.master.mapped,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -241,8 +243,7 @@ class Fed:
 
 @pytest.fixture
 def fed(store: Path, request: pytest.FixtureRequest) -> Iterator[Fed]:
-    name, params, skew, ordered = request.param
-    made = Fed(store, name, params, skew, ordered)
+    made = Fed(store, *request.param)
     yield made
     made.close()
 
@@ -251,30 +252,37 @@ def _words(value: object) -> str:
     """A short name of a case."""
     if not isinstance(value, tuple):
         return str(value)
-    name, params, skew, ordered = value
-    return f"{name}-{params.release}-{skew}-{'ordered' if ordered else 'anywhere'}"
+    name, params, skew, ordered, io = value
+    return f"{name}-{params.release}-{skew}-{'ordered' if ordered else 'anywhere'}-{io}"
 
 
-NO_FRONT = ss.Params(front_share=0.0)
+NONE = ss.Params(front_share=0.0)
+SCAN = ss.Params(front_share=0.0, read_bytes=256 << 10)
+EARLY = replace(SCAN, release="match")
+SEEK = ss.Params(front_share=0.0, read_bytes=4 * (17 << 10))
+POOL = ss.Params(page_pool=0.5)
+ALONE = ss.Params(page_pool=1e-9)  # 0 would be tuned; this is less than a byte
 
 
 @pytest.mark.parametrize(
     ("fed", "warm", "rows", "within"),
     [
-        (("sweepjoin", NO_FRONT, 1.0, False), 0, 150_000, 0.05),
-        (("sweepjoin", NO_FRONT, 1.0, True), 0, 150_000, 0.05),
-        (("meshjoin", ss.Params(), 1.0, False), 30_000, 60_000, 0.03),
-        (("rmeshjoin", ss.Params(), 1.0, True), 30_000, 60_000, 0.03),
-        (("rmeshjoin", ss.Params(release="match"), 0.5, False), 40_000, 80_000, 0.05),
-        (("rmeshjoin", ss.Params(release="match"), 1.0, True), 40_000, 80_000, 0.05),
-        (("cmeshjoin", NO_FRONT, 1.0, False), 30_000, 60_000, 0.03),
-        (("hybridjoin", ss.Params(), 0.5, False), 60_000, 100_000, 0.03),
-        (("chybridjoin", NO_FRONT, 1.0, False), 60_000, 100_000, 0.03),
-        (("xhybridjoin", ss.Params(), 1.0, True), 40_000, 60_000, 0.10),
-        (("inlj", ss.Params(), 1.0, False), 0, 1_000, 0.02),
-        (("inlj", ss.Params(), 1.0, True), 0, 1_000, 0.06),
-        (("inlj", ss.Params(page_pool=0.5), 1.0, True), 1_000, 3_000, 0.06),
-        (("ssij", NO_FRONT, 1.0, True), 40_000, 40_000, 0.06),
+        (("sweepjoin", NONE, 1.0, False, "pread"), 0, 60_000, 0.02),
+        (("sweepjoin", NONE, 1.0, True, "map"), 0, 60_000, 0.02),
+        (("meshjoin", SCAN, 1.0, False, "pread"), 20_000, 30_000, 0.03),
+        (("rmeshjoin", SCAN, 1.0, True, "map"), 20_000, 30_000, 0.03),
+        (("rmeshjoin", EARLY, 0.5, False, "pread"), 30_000, 40_000, 0.06),
+        (("rmeshjoin", EARLY, 1.0, True, "map"), 30_000, 40_000, 0.10),
+        (("cmeshjoin", SCAN, 1.0, False, "pread"), 20_000, 30_000, 0.03),
+        (("hybridjoin", SEEK, 0.0, False, "map"), 30_000, 40_000, 0.08),
+        (("hybridjoin", SEEK, 0.5, False, "pread"), 30_000, 40_000, 0.06),
+        (("hybridjoin", SEEK, 1.0, False, "pread"), 30_000, 40_000, 0.06),
+        (("chybridjoin", SEEK, 1.0, False, "map"), 30_000, 40_000, 0.08),
+        (("inlj", ALONE, 1.0, False, "pread"), 0, 500, 0.02),
+        (("inlj", ALONE, 1.0, True, "pread"), 0, 1_000, 0.06),
+        (("inlj", POOL, 1.0, True, "pread"), 500, 1_500, 0.06),
+        (("ssij", NONE, 1.0, True, "pread"), 30_000, 30_000, 0.06),
+        (("ssij", NONE, 1.0, False, "map"), 30_000, 30_000, 0.06),
     ],
     indirect=["fed"],
     ids=_words,
@@ -287,12 +295,17 @@ def test_the_real_joins_read_what_the_model_says(
     assert work.pages == pytest.approx(run.pages, rel=within)
 
 
+CACHE = ss.Params(front_share=0.3)
+
+
 @pytest.mark.parametrize(
     ("fed", "warm", "rows"),
     [
-        (("sweepjoin", ss.Params(front_share=0.3), 1.0, False), 200_000, 200_000),
-        (("cmeshjoin", ss.Params(front_share=0.3), 1.0, False), 100_000, 100_000),
-        (("chybridjoin", ss.Params(front_share=0.3), 1.0, False), 100_000, 100_000),
+        (("sweepjoin", CACHE, 1.0, False, "map"), 100_000, 100_000),
+        (("cmeshjoin", replace(SCAN, front_share=0.3), 1.0, False, "pread"), 60_000, 60_000),
+        (("chybridjoin", replace(SEEK, front_share=0.3), 1.0, False, "pread"), 60_000, 60_000),
+        (("chybridjoin", replace(SEEK, front_share=0.3), 1.0, False, "map"), 60_000, 60_000),
+        (("xhybridjoin", replace(SEEK, front_share=0.3), 0.7, True, "pread"), 30_000, 40_000),
     ],
     indirect=["fed"],
     ids=_words,
@@ -300,24 +313,15 @@ def test_the_real_joins_read_what_the_model_says(
 def test_behind_a_front_stage_too(fed: Fed, warm: int, rows: int) -> None:
     """With as many of the most popular keys in the cache as give the hit rate that was measured."""
     run = fed.run(warm, rows)
-    assert run.hits > 0.2
+    assert run.hits > 0.15
     work = disk_work(fed.join.stats.algorithm, run.setting)
     assert work.pages == pytest.approx(run.pages, rel=0.1)
 
 
-@pytest.mark.xfail(reason="the bytes of rows that have left keep slots from being used")
 @pytest.mark.parametrize(
-    ("fed", "within"),
-    [
-        (("hybridjoin", ss.Params(), 1.0, False), 0.2),
-        (("rmeshjoin", ss.Params(release="match"), 1.0, False), 0.2),
-        (("ssij", NO_FRONT, 1.0, False), 0.2),
-    ],
-    indirect=["fed"],
-    ids=_words,
+    "fed", [("hybridjoin", SEEK, 1.0, True, "pread")], indirect=True, ids=_words
 )
-def test_the_model_holds_within_the_budget(fed: Fed, within: float) -> None:
-    """Where rows leave out of turn, they read 1.5 to 2.6 times what the slots would allow."""
-    run = fed.run(30_000, 20_000, bytes_enough=False)
-    work = disk_work(fed.join.stats.algorithm, run.setting)
-    assert work.pages == pytest.approx(run.pages, rel=within)
+def test_where_one_block_has_most_of_the_stream_the_model_promises_too_much(fed: Fed) -> None:
+    run = fed.run(30_000, 40_000)
+    work = disk_work("hybridjoin", run.setting)
+    assert 0.75 * run.pages < work.pages < 0.95 * run.pages
