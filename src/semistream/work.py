@@ -86,6 +86,11 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
     steps = _steps(case, split, disk, misses, slots)
     if algorithm.disk == "plan" and not master.mapped:
         disk = _in_file_order(disk, steps, master, gap_bytes)
+    if algorithm.disk == "lookup" and master.mapped and misses > 0:
+        together = misses / steps  # a map counts the pages of a step once
+        per_page = (master.rows, max(1, master.pages), stream.skew, stream.ordered, cached)
+        pages = steps * zipf.expected_pages(together, *per_page)
+        disk = replace(disk, pages=pages, bytes=pages * master.page_bytes)
     free = {"sweep": 1.0, "seek": 0.25, "plan": 0.35, "lookup": 1.0}.get(algorithm.disk, 0.0)
     pieces = _pieces(case, split, slots * free, steps, misses, slots / 16)
     return Work(hits, misses, pieces, steps, disk, cached, slots, asleep)

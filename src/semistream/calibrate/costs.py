@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import BudgetError, SpecError
 from ..join import SemiStreamJoin
-from ..machine import Points
+from ..machine import DEFAULT_MACHINE, Points
 from ..master import Store
 from ..master.facts import facts
 from ..model import zipf
@@ -45,6 +45,7 @@ BATCHES = 24
 UNIT = 1 << 20  # up to about so many bytes an operation costs the same
 SIZES = tuple(float(UNIT << i) for i in range(0, 17, 2))  # 1 MB to 64 GB
 SIZED = ("ask", "hit", "link", "find", "look", "scan", "seek")  # cost more on more bytes
+PRIOR = 0.05  # weight of what is usual, beside samples of weight 1
 WARM, TIMED = 0.25, 0.15  # seconds of the processor, per join
 Progress = Callable[[float, str], None]
 
@@ -235,7 +236,11 @@ def fit(samples: Sequence[Sample]) -> Costs:
             if done.name in SIZED:
                 far = done.count * np.log2(1 + done.size / UNIT)
                 sides[row, place[done.name, True]] += far / sample.seconds
-    found = not_below_zero(sides, np.ones(len(samples)))
+    usual = np.array([_usual(name, far) for name, far in terms])
+    # What the samples cannot tell stays near what is usual: each cost counts as a weak sample.
+    prior = PRIOR * np.diag(1 / usual)
+    wanted = np.concatenate([np.ones(len(samples)), np.full(len(terms), PRIOR)])
+    found = not_below_zero(np.concatenate([sides, prior]), wanted)
     error = np.abs(sides @ found - 1)
     by_name = {
         name: float(
@@ -248,6 +253,16 @@ def fit(samples: Sequence[Sample]) -> Costs:
         for name in names
     }
     return Costs(points, by_name, len(samples))
+
+
+def _usual(name: str, far: bool) -> float:
+    """The cost of an operation where nothing was measured: near the processor, or what each
+    doubling of the table adds."""
+    near = DEFAULT_MACHINE.cost(name, float(UNIT))
+    if not far:
+        return near
+    large = float(UNIT << 10)
+    return max(0.01 * near, (DEFAULT_MACHINE.cost(name, large) - near) / 10)
 
 
 def _points(near: float, far: float) -> Points:
