@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +16,8 @@ from semistream.errors import SpecError
 from semistream.model import family, planned, zipf
 from semistream.model.family import DiskWork, Setting, disk_work
 from tests import model_simulator as simulator
+from tests.fed_join import ROWS, FedJoin, make_store
 
-ROWS = 200_000
-BATCH = 20_000
 MODELLED = tuple(name for name in ss.ALGORITHMS if name != "memory")
 SMALL = Setting(rows=1000, pages=100, page_bytes=4096, waiting=320, skew=0.0)
 
@@ -172,11 +170,7 @@ def test_ssij_with_a_page_cache_is_a_little_worse_than_its_model(
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "store"
-    numbers = pa.array(np.arange(ROWS))
-    table = pa.table({name: numbers for name in ("id", "a", "b", "c", "d")})
-    ss.Store.create(path, table, "id", page_bytes=16 << 10).close()
-    return path
+    return make_store(tmp_path_factory.mktemp("model") / "store")
 
 
 @dataclass
@@ -188,31 +182,7 @@ class Run:
     setting: Setting
 
 
-class Fed:
-    """A join on a stream of rows of 48 bytes."""
-
-    def __init__(
-        self, store: Path, name: str, params: ss.Params, skew: float, ordered: bool, io: str
-    ) -> None:
-        self.master = ss.Store.open(store, io=io)
-        self.join = ss.SemiStreamJoin(
-            self.master, on="id", memory=5 << 19, algorithm=name, params=params
-        )
-        self._draws = simulator.Draws(ROWS, skew, seed=1)
-        self._key = np.arange(ROWS) if ordered else self._draws.random.permutation(ROWS)
-        self._skew, self._ordered = skew, ordered
-        self.feed(1)
-
-    def feed(self, rows: int) -> None:
-        for begin in range(0, rows, BATCH):
-            count = min(BATCH, rows - begin)
-            keys = self._key[self._draws.take(count)]
-            text = pa.FixedSizeBinaryArray.from_buffers(
-                pa.binary(40), count, [None, pa.py_buffer(bytes(40 * count))]
-            )
-            for _ in self.join.push(pa.record_batch({"id": keys, "text": text})):
-                pass
-
+class Fed(FedJoin):
     def run(self, warm: int, rows: int) -> Run:
         self.feed(warm)
         before = self.join.stats
@@ -230,15 +200,11 @@ class Fed:
         pool = len(getattr(engine.phase, "_pool", ())) or len(getattr(engine.phase, "_held", ()))
         return Setting(
             rows=ROWS, pages=info.pages, page_bytes=info.bytes / info.pages,
-            waiting=parts.backlog.capacity, skew=self._skew, ordered=self._ordered,
-            cached=zipf.top_for(hits, ROWS, self._skew), pool_pages=pool,
+            waiting=parts.backlog.capacity, skew=self.skew, ordered=self.ordered,
+            cached=zipf.top_for(hits, ROWS, self.skew), pool_pages=pool,
             read_pages=max(1, parts.read_bytes // info.max_page_bytes),
             release=parts.params.release, mapped=self.master.mapped,
         )  # fmt: skip
-
-    def close(self) -> None:
-        self.join.close()
-        self.master.close()
 
 
 @pytest.fixture

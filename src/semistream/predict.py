@@ -44,7 +44,10 @@ def predict(case: Case, machine: Machine) -> Prediction:
     split = split_memory(
         case.algorithm, case.master, case.memory, widest, case.params, case.ordered
     )
-    work = work_of(case, split, machine.device.gap_bytes)
+    device = machine.device
+    # Pages that are asked for one by one are never joined to one request.
+    joins = device.sequential_free or case.algorithm.disk != "plan"
+    work = work_of(case, split, device.gap_bytes if joins else 0.0)
     cpu = machine.cpu
     parts = _charged(case, work, cpu) if cpu is not None else _measured(case, split, work, machine)
     parts["reading"] = 0.0 if case.master.mapped else _reading(case, split, work, machine)
@@ -138,7 +141,7 @@ def _reading(case: Case, split: Split, work: Work, machine: Machine) -> float:
     if disk.reads <= 0:
         return 0.0
     calls = disk.reads
-    if case.algorithm.disk == "sweep":
+    if case.algorithm.disk == "sweep" and not case.master.by_key:
         calls = min(disk.pages, max(disk.bytes / max(1, split.read), work.steps))
     reads = max(calls, disk.reads)
     goes_on = max(0.0, reads - disk.jumps)

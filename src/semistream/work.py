@@ -14,25 +14,26 @@ from functools import lru_cache
 
 import numpy as np
 
-from .model import zipf
-from .model.family import DiskWork, Setting, disk_work
+from .model import planned, zipf
+from .model.family import DiskWork, Setting, disk_work, swept
 from .plan import (
     ASLEEP,
     AWAKE,
     CHUNK_BYTES,
     COLLECT,
-    FEW,
-    SMALL,
     STREAM_ROW,
     Split,
     cached_keys,
     summary_bytes,
     waiting_rows,
 )
+from .rhythm import GUESSES, Rhythm, fills
 from .spec import Algorithm, MasterFacts, Params, Workload
 
 FILLED = 0.9  # of a front stage's room: its youngest and oldest segments are being made
 KNOWS = 0.56  # as many of the most popular keys would hit as often as those that it has found
+COPIES = 3  # of a row while a database sends it
+MOST_KEYS = 10_000  # that a database is asked for at once
 TOLD = 8  # a sample tells the popularity of one key in so many that it has seen
 EMPTY = DiskWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -73,8 +74,8 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
     """`gap_bytes`: a device reads through gaps that are smaller."""
     algorithm, master, stream = case.algorithm, case.master, case.workload
     if algorithm.disk == "none" or master.rows == 0:
-        pieces = _pieces(case, split, split.piece_rows)
-        return Work(1.0, 0.0, pieces, 0.0, EMPTY, master.rows, 0, False)
+        whole = Rhythm("none", master.mapped, stream.batch_rows, split.piece_rows, 0, 0.0)
+        return Work(1.0, 0.0, whole.pieces, 0.0, EMPTY, master.rows, 0, False)
     cached, hits, asleep = _front(case, split)
     linked = algorithm.disk in ("scan", "seek")
     limit = _for_waiting(case, split)
@@ -82,18 +83,26 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
     widest = max(STREAM_ROW, stream.row_bytes)
     slots = waiting_rows(limit, widest, linked, stream.row_bytes)
     misses = 1 - hits
-    disk = _disk(case, split, cached, _in_use(case, split, slots), gap_bytes)
-    steps = _steps(case, split, disk, misses, slots)
-    if algorithm.disk == "plan" and not master.mapped:
+    usable = _in_use(case, split, slots, guesses=cached > 0)
+    disk = _disk(case, split, cached, misses, usable, gap_bytes)
+    if misses > 0:
+        disk = _per_missed_row(case, disk, cached, misses)
+    rhythm = Rhythm(
+        kind=algorithm.disk,
+        mapped=master.mapped,
+        batch=stream.batch_rows,
+        piece=split.piece_rows,
+        slots=slots,
+        misses=misses,
+        reads=disk.reads,
+        at_once=_answered_at_once(case, split, slots) if algorithm.disk == "plan" else 0.0,
+    )
+    steps = rhythm.steps
+    if master.mapped:
+        disk = replace(disk, pages=_touched(case, split, disk, cached, misses, steps))
+    elif algorithm.disk == "plan":
         disk = _in_file_order(disk, steps, master, gap_bytes)
-    if algorithm.disk == "lookup" and master.mapped and misses > 0:
-        together = misses / steps  # a map counts the pages of a step once
-        per_page = (master.rows, max(1, master.pages), stream.skew, stream.ordered, cached)
-        pages = steps * zipf.expected_pages(together, *per_page)
-        disk = replace(disk, pages=pages, bytes=pages * master.page_bytes)
-    free = {"sweep": 1.0, "seek": 0.25, "plan": 0.35, "lookup": 1.0}.get(algorithm.disk, 0.0)
-    pieces = _pieces(case, split, slots * free, steps, misses, slots / 16)
-    return Work(hits, misses, pieces, steps, disk, cached, slots, asleep)
+    return Work(hits, misses, rhythm.pieces, steps, disk, cached, slots, asleep)
 
 
 def _for_waiting(case: Case, split: Split) -> int:
@@ -150,11 +159,15 @@ def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool
     return 1 - zipf.expected_distinct(together, rows, skew) / together < AWAKE
 
 
-def _disk(case: Case, split: Split, cached: float, slots: float, gap_bytes: float) -> DiskWork:
+def _disk(
+    case: Case, split: Split, cached: float, misses: float, slots: float, gap_bytes: float
+) -> DiskWork:
     master = case.master
     if master.by_key and case.algorithm.disk in ("sweep", "lookup"):
-        return _fetched(case, split, cached, slots)
-    pages = max(1, master.pages)
+        return _fetched(case, split, cached, misses, slots)
+    # Where pages overlap, the one that is looked up answers its own key and no other.
+    alone = case.algorithm.disk == "seek" and master.overlapping
+    pages = max(1, master.rows if alone else master.pages)
     page = max(1, master.page_bytes)
     gap = 0.0 if master.mapped else math.ceil(gap_bytes / page) - 1
     return _disk_work(
@@ -167,7 +180,7 @@ def _disk(case: Case, split: Split, cached: float, slots: float, gap_bytes: floa
             skew=case.workload.skew,
             ordered=case.workload.ordered,
             cached=cached,
-            read_pages=max(1.0, split.read // page),
+            read_pages=1.0 if alone else max(1.0, split.read // max(page, master.max_page_bytes)),
             gap=max(0.0, gap),
             pool_pages=split.pool / page,
             release=case.params.release,
@@ -176,31 +189,56 @@ def _disk(case: Case, split: Split, cached: float, slots: float, gap_bytes: floa
     )
 
 
-def _fetched(case: Case, split: Split, cached: float, slots: float) -> DiskWork:
+def _fetched(case: Case, split: Split, cached: float, misses: float, slots: float) -> DiskWork:
     """A database brings the rows of many keys at once: each key once, as many as a read may hold.
     A key counts as a page."""
     master, skew = case.master, case.workload.skew
-    together = slots
-    if case.algorithm.disk == "lookup":
-        together = min(slots, case.workload.batch_rows)
+    now = case.algorithm.disk == "lookup"
+    batch = case.workload.batch_rows * misses / fills(case.workload.batch_rows, misses, slots)
+    together = max(1.0, batch if now else swept(misses) * slots)
     missed = 1 - zipf.share(min(cached, master.rows), master.rows, skew)
     keys = zipf.expected_distinct(together, master.rows, skew, min(cached, master.rows - 1.0))
-    calls = max(1.0, keys * master.row_bytes / max(1, split.read))
+    at_once = max(1.0, min(MOST_KEYS, split.read / COPIES / max(16, master.row_bytes)))
+    calls = math.ceil(keys / at_once)
     each = missed / max(1.0, together)
     size = keys * each * master.row_bytes
-    return DiskWork(calls * each, keys * each, size, 0.0, together / 2, calls * each)
+    waits = 0.0 if now else together / 2 / max(1e-9, missed)
+    return DiskWork(calls * each, keys * each, size, 0.0, waits, calls * each)
 
 
-def _in_use(case: Case, split: Split, slots: int) -> float:
-    """Slots that rows wait in. Behind a scan rows come in small chunks, which are brought together,
-    but never all of them; each costs as much as many rows."""
-    if case.algorithm.disk != "scan" or case.master.rows == 0:
+def _per_missed_row(case: Case, disk: DiskWork, cached: float, misses: float) -> DiskWork:
+    """The law counts per stream row, and takes the hits to be those of its Zipf law. More rows
+    miss where some keys are not in the master (they ask for pages like others), fewer where a
+    sample showed more popular keys."""
+    rows = case.master.rows
+    by_law = 1 - zipf.share(min(cached, rows), rows, case.workload.skew)
+    if case.algorithm.front == "pinned" and not case.workload.ordered:
+        by_law = 1 - min(1.0, cached / rows)
+    if by_law <= 0:
+        return disk
+    more = misses / by_law
+    return DiskWork(
+        disk.reads * more,
+        disk.pages * more,
+        disk.bytes * more,
+        disk.master_rows * more,
+        disk.waits / more,
+        disk.jumps * more,
+    )
+
+
+def _in_use(case: Case, split: Split, slots: int, guesses: bool) -> float:
+    """Slots that rows can wait in. Before each read of a scan some rows come in as a chunk, and
+    chunks cost bytes: small ones are brought together once that would give back a 32nd of all.
+    (Where rows leave out of turn the law says how many slots that keeps from being used.)"""
+    stream = case.workload
+    if case.algorithm.disk != "scan" or case.params.release == "match" or case.master.rows == 0:
         return slots
-    reads = max(1.0, case.master.bytes / max(1, split.read))
-    chunk = slots / reads
-    chunks = slots / max(SMALL, chunk) + (FEW / 2 if chunk < SMALL else 0)
-    lost = chunks * (CHUNK_BYTES + 64 * case.workload.columns) / case.workload.row_bytes
-    return max(1.0, slots - lost)
+    chunks = max(1.0, case.master.bytes / max(1, split.read)) * (GUESSES if guesses else 1.0)
+    lost = min(chunks * (CHUNK_BYTES + 32 * stream.columns), split.backlog / 32)
+    data = slots * stream.row_bytes + 2 * max(STREAM_ROW, stream.row_bytes)
+    width = max(1, stream.row_bytes - stream.columns // 8 - 1)  # columns without NULL have no mask
+    return float(np.clip((data - lost) / width, 1.0, slots))
 
 
 def _in_file_order(disk: DiskWork, steps: float, master: MasterFacts, gap_bytes: float) -> DiskWork:
@@ -213,41 +251,30 @@ def _in_file_order(disk: DiskWork, steps: float, master: MasterFacts, gap_bytes:
     return replace(disk, jumps=steps * reads, bytes=each * master.page_bytes)
 
 
-_disk_work = lru_cache(maxsize=4096)(disk_work)
+def _answered_at_once(case: Case, split: Split, slots: int) -> float:
+    """Share of rows whose page is in ssij's cache when they come."""
+    master, stream = case.master, case.workload
+    pages, pool = max(1, master.pages), split.pool / max(1, master.page_bytes)
+    rows = max(1, master.rows, pages)
+    return planned.solve(slots, rows, pages, stream.skew, stream.ordered, pool).cached_share
 
 
-def _steps(case: Case, split: Split, disk: DiskWork, misses: float, slots: int) -> float:
-    """Calls of the disk phase per stream row."""
-    if misses <= 0:
-        return 0.0
-    kind = case.algorithm.disk
-    if kind == "scan":
-        return disk.reads
-    if kind == "seek":
-        return disk.reads if not case.master.mapped else misses / max(1.0, 0.24 * slots)
-    if kind == "plan":
-        return misses / max(1.0, 0.34 * slots)
-    together = min(slots, case.workload.batch_rows * misses) if kind == "lookup" else slots
-    return misses / max(1.0, together)
-
-
-def _pieces(
-    case: Case,
-    split: Split,
-    free: float,
-    steps: float = 0.0,
-    misses: float = 1.0,
-    until: float = 0.0,
+def _touched(
+    case: Case, split: Split, disk: DiskWork, cached: float, misses: float, steps: float
 ) -> float:
-    """Parts that batches are taken in by, per stream row: as large as `piece_rows` and as the free
-    slots allow. Hits leave slots free, so the last parts before a step become smaller and smaller
-    until fewer than `until` slots are free."""
-    batch = max(1, case.workload.batch_rows)
-    whole = math.ceil(batch / max(1, min(split.piece_rows, max(1.0, free or batch)))) / batch
-    if steps == 0:
-        return whole
-    last = 1.0
-    if 0 < misses < 1 and until >= 1:
-        begin = max(until, min(split.piece_rows, free))
-        last += math.log(begin / until) / -math.log(1 - misses)
-    return whole + steps * last
+    """Pages of a mapped master that are used: a lookup uses each page once for all rows of a step,
+    and ssij those of its cache again in every step."""
+    master, stream = case.master, case.workload
+    pages = max(1, master.pages)
+    if case.algorithm.disk == "plan":
+        return disk.pages + steps * min(pages, split.pool / max(1, master.page_bytes))
+    if case.algorithm.disk != "lookup" or steps <= 0:
+        return disk.pages
+    rows, cached = max(1, master.rows, pages), min(cached, master.rows - 1.0)
+    together = misses / steps
+    return steps * float(
+        zipf.expected_pages(together, rows, pages, stream.skew, stream.ordered, max(0.0, cached))
+    )
+
+
+_disk_work = lru_cache(maxsize=4096)(disk_work)

@@ -46,6 +46,7 @@ class Planned:
     waits: float  # rows that come while an average row waits that was not answered at once
 
 
+@lru_cache(maxsize=1024)
 def solve(
     waiting: float, rows: float, pages: float, skew: float, ordered: bool, pool_pages: float
 ) -> Planned:
@@ -56,7 +57,7 @@ def solve(
     if missed <= 1e-9 or counts.sum() <= 0:
         return Planned(1.0, 0.0, 1.0, 0.0)
     filled = FILL * waiting
-    arrivals = filled / 2 / (1 - cached_share * _looked_at(filled / 2 / missed))
+    arrivals = filled / 2 / (1 - cached_share * _looked_at(filled / 2))
     for _ in range(8):
         crowd = _Crowd(counts, shares * arrivals, OLD * waiting / arrivals, ordered)
         theta, read, left = crowd.leaving(filled / 2)
