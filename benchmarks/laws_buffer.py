@@ -25,17 +25,17 @@ from semistream.tuner import DEFAULT_BUFFER
 
 RATE = 60e6  # bytes per second
 DISK = Device("p2", KAPPA / RATE, RATE, sequential_free=False)
-BUFFERS = tuple(round(64_000 * 2 ** (i / 2)) for i in range(15))  # 64 kB to 8 MB
+BUFFERS = tuple(64_000 << i for i in range(8))  # 64 kB to 8 MB
 CURVE = ("device", "algorithm", "memory")
 PUBLISHED = {20: 0.0, 40: 0.4, 80: 1.17, 160: 1.78}  # loss of the default in %, by memory in MB
 
 
 @dataclass(frozen=True)
 class Plan:
-    algorithms: tuple[str, ...] = ("meshjoin", "rmeshjoin")
+    algorithms: tuple[str, ...] = ("rmeshjoin", "meshjoin")
     memories: tuple[float, ...] = (20e6, 40e6, 80e6, 160e6)
     buffers: tuple[int, ...] = BUFFERS
-    cycles: float = 2.0
+    cycles: float = 1.0  # after the first all are alike
     real: tuple[str, ...] = ("pread", "map")  # ways of reading on the real device, one sweep each
 
 
@@ -86,7 +86,7 @@ def cells(plan: Plan, table: Table, seed: int) -> Iterator[tuple[dict[str, Any],
         for memory in plan.memories:
             yield from _sweep(plan, table, algorithm, memory, DISK, "pread", seed)
     for io in plan.real:
-        yield from _sweep(plan, table, "rmeshjoin", plan.memories[-1], None, io, seed)
+        yield from _sweep(plan, table, "rmeshjoin", plan.memories[0], None, io, seed)
 
 
 def _sweep(

@@ -98,7 +98,8 @@ def law_share(case: Case) -> float:
 
 def tuned_share(case: Case) -> float:
     machine = Machine(device=DISK, cpu=PAPER_CPU)
-    return tuner.tune(case, machine).case.params.front_share or 0.0
+    share = tuner.tune(case, machine).case.params.front_share
+    return case.algorithm.share if share is None else share  # None: the usual one is the best
 
 
 def printed(case: Case) -> str:

@@ -19,6 +19,7 @@ from semistream.plan import KAPPA
 from semistream.tuner import DEFAULT_BUFFER
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+MARKS = (("D", 8, "corrected law"), ("v", 8, "tuner"), ("o", 11, "best measured"))
 DARK, GREY = "#333333", "#888888"
 Rows = list[dict[str, Any]]
 
@@ -67,6 +68,9 @@ def draw_cache(rows: Rows, path: Path) -> None:
         for colour, skew in zip(COLOURS, skews, strict=False):
             if (*place, skew) in found:
                 _share_curve(panel, found[*place, skew], colour, skew)
+        for marker, size, label in MARKS:
+            panel.plot([], [], marker, color="none", markeredgecolor="black", markersize=size,
+                       label=label)  # fmt: skip
         panel.set_title(f"{algorithm}, {memory:.0%} of the master's bytes, {device}", fontsize=10)
         panel.set_xlabel("front stage's share of the memory, %")
         panel.set_ylabel("thousand stream rows per second")
@@ -85,12 +89,6 @@ def _share_curve(panel: Any, curve: Rows, colour: str, skew: float) -> None:
         for row in (r for r in curve if r["why"] == why):
             panel.plot(100 * row["share"], row["rate"] / 1e3, marker, color=colour, markersize=8,
                        markeredgecolor="black")  # fmt: skip
-    if not panel.texts:  # once: what the markers mean
-        for marker, label in (("D", "corrected law"), ("v", "tuner")):
-            panel.plot([], [], marker, color="white", markeredgecolor="black", markersize=8,
-                       label=label)  # fmt: skip
-        panel.plot([], [], "o", color="none", markeredgecolor="black", markersize=11,
-                   label="best measured")  # fmt: skip
 
 
 # --- law 2 --------------------------------------------------------------------------------------

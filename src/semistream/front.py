@@ -81,6 +81,9 @@ class Front:
     def probe(self, codes: I64) -> Hits | None:
         return None
 
+    def watch_at_least(self, rows: int) -> None:
+        """Whether keys repeat cannot be seen from fewer answered rows than these."""
+
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
         """Distinct codes that the disk phase just answered, and how many rows asked for each."""
 
@@ -115,6 +118,7 @@ class KeyGroups(Front):
         self._absent_bits = max(3, self._sketch_bits - 5)
         self._limit = limit
         self._first_threshold = threshold
+        self._least_watched = max(1024, self._segment_groups * SEGMENTS)
         self.clear()
 
     @staticmethod
@@ -169,6 +173,9 @@ class KeyGroups(Front):
 
     # --- learning ------------------------------------------------------------------------------
 
+    def watch_at_least(self, rows: int) -> None:
+        self._least_watched = max(self._least_watched, rows)
+
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
         self._watch(int(uses.sum()), len(codes))
         if self.asleep:
@@ -190,7 +197,7 @@ class KeyGroups(Front):
         """Fall asleep when keys hardly ever repeat, wake up when they do."""
         self._watched += rows
         self._repeated += rows - distinct
-        if self._watched < max(1024, self._segment_groups * SEGMENTS):
+        if self._watched < self._least_watched:
             return
         share = self._repeated / self._watched
         self._watched = self._repeated = 0
