@@ -11,6 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks import laws_buffer, laws_cache
 from benchmarks.laws_cell import curves
@@ -37,6 +38,13 @@ def _panels(count: int, across: int, height: float) -> tuple[Any, list[Any]]:
     for panel in flat[count:]:
         panel.set_visible(False)
     return figure, flat
+
+
+def _plain(axis: Any) -> None:
+    """1, 2, 5, 10 ... on a logarithmic axis, as people write them."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _save(figure: Any, path: Path, title: str) -> None:
@@ -113,6 +121,8 @@ def draw_reads(rows: Rows, path: Path) -> None:
         panel.plot([], [], "--", color=GREY, label="eq. 9 as printed")
         panel.set_xscale("log")
         panel.set_yscale("log")
+        for axis in (panel.xaxis, panel.yaxis):
+            _plain(axis)
         panel.set_title(f"{algorithm}, master {order}", fontsize=10)
         panel.set_xlabel("stream rows that wait")
         panel.set_ylabel("stream rows per read")
@@ -143,6 +153,7 @@ def draw_buffer(rows: Rows, path: Path) -> None:
         panel.set_xlabel("disk buffer, MB")
         panel.set_ylabel("rate, % of the best measured")
         panel.set_xscale("log")
+        _plain(panel.xaxis)
         panel.set_ylim(top=103)
     _save(figure, path, "rate by the disk buffer (device's time): the closed form")
 
