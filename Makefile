@@ -6,7 +6,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark chaos faults clean
+.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark bench-laws chaos faults clean
 
 help: ## this text
 	@echo "semistream: join a stream with a master table larger than memory"
@@ -61,6 +61,9 @@ bench-versions: setup ## measure changes of a store: to write, to open, to join 
 
 bench-spark: setup ## measure enrich() against Spark's own joins
 	$(if $(ROWS),ROWS=$(ROWS) )$(BIN)/python -m benchmarks.spark $(ARGS)
+
+bench-laws: setup ## the laws of the cost model against the real joins, on a modelled disk
+	$(BIN)/python -m benchmarks.laws $(ARGS)
 
 bench-lookups: setup ## measure lookups by key: the store, Parquet, PostgreSQL, MariaDB
 	@scripts/ensure_servers.sh

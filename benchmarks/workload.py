@@ -104,15 +104,23 @@ def _table(columns: dict[str, Any], schema: pa.Schema) -> pa.Table:
 
 
 def stream_table(
-    rng: np.random.Generator, n: int, rows: int, skew: float, *, seed: int = 0
+    rng: np.random.Generator,
+    n: int,
+    rows: int,
+    skew: float,
+    *,
+    seed: int = 0,
+    ordered: bool = False,
 ) -> pa.Table:
     """`n` sales of `rows` products, 20 bytes each, popularity Zipf(`skew`).
 
     `seed` says which products are the popular ones. It must stay the same over one stream (each
-    batch continues `rng`), or every batch would have a new set of hot keys.
+    batch continues `rng`), or every batch would have a new set of hot keys. `ordered`: the first
+    products are the popular ones, so that the master lies in the order of popularity.
     """
+    ranks = zipf_ranks(rng, n, rows, skew)
     columns = {
-        KEY: rank_to_key(zipf_ranks(rng, n, rows, skew), rows, seed),
+        KEY: ranks if ordered else rank_to_key(ranks, rows, seed),
         "quantity": rng.integers(1, 10, n, dtype=np.int32),
         "sold_at": _EPOCH + np.sort(rng.integers(0, 1_000_000 * max(n, 1), n)),
     }

@@ -189,3 +189,21 @@ def test_absent_codes_stay_absent_in_another_size() -> None:
         assert hits.absent is not None
         assert not hits.absent[::2].any()
         assert hits.absent[1::2].any()
+
+
+def test_behind_a_scan_a_whole_cycle_is_watched() -> None:
+    """A part of a cycle may have none of the hot keys, and must not send the cache to sleep."""
+    front, rows = group_cache(100)
+    front.watch_at_least(5_000)
+    offer(front, rows, range(4_000), uses=1)
+    assert not front.asleep, "4,000 rows without a repetition, but so far only a part of a cycle"
+    offer(front, rows, [7], uses=2_000)
+    assert not front.asleep, "a third of the cycle's rows asked for one key"
+    offer(front, rows, range(6_000), uses=1)
+    assert front.asleep
+
+    master = MemoryMaster(pa.table({"id": range(2_000), "v": range(2_000)}), "id")
+    join = ss.SemiStreamJoin(master, "id", algorithm="cmeshjoin", memory="2MB")
+    list(join.push(pa.record_batch({"id": [1, 2]})))
+    engine = join._engine
+    assert engine.front._least_watched >= engine.phase.parts.backlog.capacity > 1024

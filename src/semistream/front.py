@@ -74,6 +74,9 @@ class Front:
     def probe(self, codes: I64) -> Hits | None:
         return None
 
+    def watch_at_least(self, rows: int) -> None:
+        """Whether keys repeat cannot be seen from fewer answered rows than these."""
+
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
         """Distinct codes that the disk phase just answered, and how many rows asked for each."""
 
@@ -105,6 +108,7 @@ class KeyGroups(Front):
     ) -> None:
         self._schema, self._ledger = schema, ledger
         self._row_bytes, self._first_threshold = row_bytes, threshold
+        self._cycle = 0  # rows to watch at least, behind a scan
         self._plan(limit)
         self.clear()
 
@@ -114,6 +118,11 @@ class KeyGroups(Front):
         self._groups = max(SEGMENTS + 2, limit // (self._row_bytes + ENTRY_BYTES))
         self._sketch_bits = (4 * self._groups).bit_length()
         self._absent_bits = max(3, self._sketch_bits - 5)
+
+    @property
+    def _least_watched(self) -> int:
+        """Rows after which it decides whether to sleep."""
+        return max(1024, self._groups // (SEGMENTS + 2) * SEGMENTS, self._cycle)
 
     @staticmethod
     def least(row_bytes: int) -> int:
@@ -193,6 +202,9 @@ class KeyGroups(Front):
 
     # --- learning ------------------------------------------------------------------------------
 
+    def watch_at_least(self, rows: int) -> None:
+        self._cycle = rows
+
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
         self._watch(int(uses.sum()), len(codes))
         if self.asleep:
@@ -220,7 +232,7 @@ class KeyGroups(Front):
         """Fall asleep when keys hardly ever repeat, wake up when they do."""
         self._watched += rows
         self._repeated += rows - distinct
-        if self._watched < max(1024, self._groups // (SEGMENTS + 2) * SEGMENTS):
+        if self._watched < self._least_watched:
             return
         share = self._repeated / self._watched
         self._watched = self._repeated = 0

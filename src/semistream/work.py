@@ -151,11 +151,11 @@ def popular(workload: Workload, top: float, rows: float) -> float:
 
 def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool:
     """Whether too few rows ask for a key again, among as many rows as it watches at a time."""
-    watched = max(1024, room * 16 // 18)
-    if 1 - zipf.expected_distinct(watched, rows, skew) / watched >= ASLEEP:
-        return False
     linked = case.algorithm.disk in ("scan", "seek")
     together = waiting_rows(_for_waiting(case, split), STREAM_ROW, linked, case.workload.row_bytes)
+    watched = max(1024, room * 16 // 18, together if case.algorithm.disk == "scan" else 0)
+    if 1 - zipf.expected_distinct(watched, rows, skew) / watched >= ASLEEP:
+        return False
     return 1 - zipf.expected_distinct(together, rows, skew) / together < AWAKE
 
 

@@ -66,6 +66,9 @@ class Scan(DiskPhase):
         self._misses = 1.0  # share of such rows that missed
         self._who: I32 = np.empty(parts.backlog.capacity, np.int32)
         self._loc: I64 = np.empty(parts.backlog.capacity, np.int64)
+        # Rows are answered in the order of pages: only a whole cycle shows all keys, and a part of
+        # it without the hottest ones would send the front stage to sleep.
+        parts.front.watch_at_least(parts.backlog.capacity)
         self._collector: Collector | None = None
         if parts.front.learns and not shows_groups(parts.master):
             schema, limit = parts.front.rows.schema, parts.collect_bytes
