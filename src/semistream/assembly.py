@@ -16,7 +16,7 @@ from .master.facts import facts
 from .memory import Ledger
 from .ordered import Reorder
 from .output import Counters, Output
-from .plan import COLLECT, SUMMARY_BYTES, Division, Split, divided, summary_bytes
+from .plan import COLLECT, Division, Split, divided
 from .question import Question
 from .summary import Summary
 
@@ -39,7 +39,7 @@ class Assembly:
         info = question.master.describe()
         before = self.split.front if kept is not None else 0
         self.coder, shape, self.split, self._widest = question.design(self.schema, widest)
-        self.split, self.summary = _with_summary(self.split, self.summary, question)
+        self.summary = (self.summary or Summary()) if self.split.summary else None
         if self.division is not None:
             self.split = self.divided(self.division)
         if kept is not None:
@@ -77,8 +77,7 @@ class Assembly:
     def divided(self, division: Division) -> Split:
         """The split that a division makes."""
         question = self.question
-        budget = question.budget - (SUMMARY_BYTES if self.summary is not None else 0)
-        where = (facts(question.master), budget, self._widest, question.shed)
+        where = (facts(question.master), question.budget, self._widest, question.shed)
         groups = question.algorithm.front == "groups" or bool(self.split.pool)
         fixed = None if groups else self.split.front  # pinned pages stay, or there is no cache
         return divided(self.split, *where, division, fixed)
@@ -122,13 +121,3 @@ def _with_front(split: Split, share: int, kept: Front) -> tuple[Split, Front | N
     if abs(more) > split.backlog // 2:
         return split, None
     return replace(split, front=share, backlog=split.backlog - more), kept
-
-
-def _with_summary(
-    split: Split, summary: Summary | None, question: Question
-) -> tuple[Split, Summary | None]:
-    """A division of memory with room for the summary of the stream, where that is little."""
-    taken = summary_bytes(split.backlog, question.params.sketch and bool(question.spec.on))
-    if taken == 0:
-        return split, None
-    return replace(split, backlog=split.backlog - taken), summary or Summary()

@@ -39,6 +39,7 @@ class Split:
     piece_rows: int
     pool: int = 0  # cached pages
     held: int = 0  # ordered answers behind older rows
+    summary: int = 0  # samples of the stream, where waiting rows have room enough
     stream: int = 0  # rows that have arrived and are not taken in yet, where load is shed
 
 
@@ -133,7 +134,7 @@ def _least(master: MasterFacts, stream_row: int, shed: bool = False) -> Split:
 
 
 def _total(master: MasterFacts, split: Split) -> int:
-    parts = split.output + split.read + split.front + split.backlog + split.stream
+    parts = split.output + split.read + split.front + split.backlog + split.stream + split.summary
     return master.resident_bytes + parts + split.piece_rows * INTAKE_BYTES
 
 
@@ -191,14 +192,17 @@ def split_memory(
     if algorithm.disk in ("plan", "lookup") and algorithm.front == "none":
         front, pool = 0, front if not mapped or algorithm.disk == "plan" else 0
     rows = least.piece_rows + intake // INTAKE_BYTES
+    backlog = least.backlog + left - front - stream - (0 if mapped else pool)
+    summary = summary_bytes(backlog, params.sketch)
     return Split(
         output=output,
         read=min(read or MOST_MAPPED, max(master.max_page_bytes + 1024, asked)),
         front=front,
-        backlog=least.backlog + left - front - stream - (0 if mapped else pool),
+        backlog=backlog - summary,
         piece_rows=max(1, min(params.piece_rows or rows, rows)),
         pool=pool,
         held=held,
+        summary=summary,
         stream=least.stream + stream,
     )
 

@@ -70,10 +70,11 @@ class Question:
 
     def front_params(self) -> Params:
         """Where pages may overlap no page can tell that a key's rows are complete, and only a scan
-        can learn them: else there is nothing to cache."""
+        can learn them: else there is nothing to cache. Without keys there are none to sample."""
+        params = self.params if self.spec.on else replace(self.params, sketch=False)
         if self.master.block_pages is not None and self.algorithm.disk != "scan":
-            return replace(self.params, front_share=0.0)
-        return self.params
+            return replace(params, front_share=0.0)
+        return params
 
 
 def ask(

@@ -24,7 +24,6 @@ from .plan import (
     STREAM_ROW,
     Split,
     cached_keys,
-    summary_bytes,
     waiting_rows,
 )
 from .rhythm import GUESSES, Rhythm, fills
@@ -78,7 +77,7 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
         return Work(1.0, 0.0, whole.pieces, 0.0, EMPTY, master.rows, 0, False)
     cached, hits, asleep = _front(case, split)
     linked = algorithm.disk in ("scan", "seek")
-    limit = _for_waiting(case, split)
+    limit = split.backlog
     limit += split.front if asleep and algorithm.disk == "sweep" else 0
     widest = max(STREAM_ROW, stream.row_bytes)
     slots = waiting_rows(limit, widest, linked, stream.row_bytes)
@@ -103,11 +102,6 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
     elif algorithm.disk == "plan":
         disk = _in_file_order(disk, steps, master, gap_bytes)
     return Work(hits, misses, rhythm.pieces, steps, disk, cached, slots, asleep)
-
-
-def _for_waiting(case: Case, split: Split) -> int:
-    """Bytes for waiting rows: what the summary of the stream takes is taken from theirs."""
-    return split.backlog - summary_bytes(split.backlog, case.params.sketch)
 
 
 def _front(case: Case, split: Split) -> tuple[float, float, bool]:
@@ -152,7 +146,7 @@ def popular(workload: Workload, top: float, rows: float) -> float:
 def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool:
     """Whether too few rows ask for a key again, among as many rows as it watches at a time."""
     linked = case.algorithm.disk in ("scan", "seek")
-    together = waiting_rows(_for_waiting(case, split), STREAM_ROW, linked, case.workload.row_bytes)
+    together = waiting_rows(split.backlog, STREAM_ROW, linked, case.workload.row_bytes)
     watched = max(1024, room * 16 // 18, together if case.algorithm.disk == "scan" else 0)
     if 1 - zipf.expected_distinct(watched, rows, skew) / watched >= ASLEEP:
         return False
