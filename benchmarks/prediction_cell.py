@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -124,16 +125,21 @@ def _warm(course: Course, rows: float, seconds: float) -> None:
     course.go()  # compiles what is not compiled yet, and builds the parts
     algorithm = course.found.case.algorithm
     quick = algorithm.disk == "lookup" and algorithm.front == "groups" and not course.master.mapped
-    if quick:
-        mapped = ss.Store.open(course.cell.store, io="map")
-        course.phase._view = mapped.view(course.phase.columns)
     begin = time.perf_counter()
-    while course.rows < rows and time.perf_counter() - begin < seconds:
-        course.go()
-    if quick:
-        course.phase._view = None
+    with _through_a_map(course) if quick else nullcontext():
+        while course.rows < rows and time.perf_counter() - begin < seconds:
+            course.go()
     course.warm = course.rows
     _to_the_end_of_a_step(course, 1)
+
+
+@contextmanager
+def _through_a_map(course: Course) -> Iterator[None]:
+    """Have the disk phase look into a map of the store meanwhile."""
+    phase, mapped = course.phase, ss.Store.open(course.cell.store, io="map")
+    phase.parts.master, phase._view = mapped, mapped.view(phase.columns)
+    yield
+    phase.parts.master, phase._view = course.master, None
 
 
 def _to_the_end_of_a_step(course: Course, steps: int, rows: float = 0, seconds: float = 0) -> None:
@@ -200,6 +206,8 @@ def _predicted(found: Prediction) -> dict[str, Any]:
         "predicted_hits": work.hits,
         "predicted_pages": work.disk.pages,
         "predicted_reads": work.disk.reads,
+        "predicted_jumps": work.disk.jumps,
+        "predicted_bytes": work.disk.bytes,
         "predicted_slots": work.waiting,
         "predicted_asleep": work.asleep,
         "cached_keys": work.cached,
@@ -214,7 +222,7 @@ def _measured(course: Course, points: list[Point]) -> dict[str, Any]:
     first, last = points[0], points[-1]
     came = last.stats.rows_in - first.stats.rows_in
     left = answered(last.stats) - answered(first.stats)
-    use = last.use - first.use
+    use, modelled = last.use - first.use, course.cell.modelled
     rates = [
         (answered(b.stats) - answered(a.stats)) / (b.seconds - a.seconds)
         for a, b in pairwise(points)
@@ -226,7 +234,9 @@ def _measured(course: Course, points: list[Point]) -> dict[str, Any]:
         "high": rate.high,
         "hits": (last.stats.front_hits - first.stats.front_hits) / came,
         "pages": (last.stats.pages_read - first.stats.pages_read) / left,
-        "reads": use.requests / left if course.cell.modelled else None,
+        "reads": use.requests / left if modelled else None,
+        "jumps": (use.requests - use.sequential) / left if modelled else None,
+        "bytes": use.bytes / left if modelled else None,
         "slots": last.stats.slots,
         "asleep": course.asleep,
         "warm_rows": course.warm,
