@@ -37,7 +37,7 @@ from semistream.testing import ManualClock
 
 TIMED_WINDOWS = {"sweep": 8, "scan": 2, "seek": 3, "plan": 4, "lookup": 0, "none": 0}
 MISSES = 4_000  # that are counted at least, on a modelled device
-MOST_ROWS = 3_000_000  # before and while they are counted, on a modelled device
+MOST_WARM, MOST_COUNTED = 8_000_000, 3_000_000  # rows, on a modelled device
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,7 @@ def run(cell: Cell) -> dict[str, Any]:
     course = Course(cell, found)
     enough = rows_until_steady(found)
     if cell.modelled:
-        enough = min(enough, MOST_ROWS)
-        _warm(course, enough, float("inf"))
+        _warm(course, min(enough, MOST_WARM), float("inf"))
         points = _count(course)
     else:
         _check_pages(course.master)
@@ -166,7 +165,7 @@ def _count(course: Course) -> list[Point]:
     misses = max(1e-6, found.work.misses)
     windows = TIMED_WINDOWS[found.case.algorithm.disk] * found.work.waiting / misses
     points = [course.point()]
-    _to_the_end_of_a_step(course, 1, min(MOST_ROWS, max(windows, MISSES / misses)))
+    _to_the_end_of_a_step(course, 1, min(MOST_COUNTED, max(windows, MISSES / misses)))
     return [*points, course.point()]
 
 

@@ -23,8 +23,8 @@ from semistream.tuner import tune
 BATCH_SECONDS = 0.1  # of the wall clock that a batch should take at most
 MODELLED_BATCH, LOOKUP_BATCH = 2_000, 500
 LEAST_BATCH = 500
-WARM_WINDOWS = {"sweep": 1, "scan": 3, "seek": 3, "plan": 3, "lookup": 0, "none": 0}
-WARM_CACHE = 8  # misses per key that the front stage has room for
+WARM_WINDOWS = {"sweep": 4, "scan": 3, "seek": 3, "plan": 3, "lookup": 0, "none": 0}
+WARM_CACHE = 32  # misses per key that the front stage answers for: with fewer it still learns
 
 
 @dataclass(frozen=True)
