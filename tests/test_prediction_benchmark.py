@@ -3,11 +3,21 @@ on every machine."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import semistream as ss
+from semistream.machine import DEVICES, PAPER_CPU, Machine
+from semistream.master.facts import facts
+from semistream.master.memory import MemoryMaster
+from semistream.master.modelled import ModelledMaster
+from semistream.predict import Case, predict
+from semistream.testing import ManualClock
+
 pytest.importorskip("matplotlib")
-from benchmarks import prediction
+from benchmarks import prediction, workload
 from benchmarks.prediction_report import compare_choices, error_summary, median_error
+from benchmarks.prediction_setup import known_stream
 from benchmarks.report import read_csv
 
 SMALL = (
@@ -50,6 +60,24 @@ def test_the_summary_names_the_worst() -> None:
     assert everything["median error"] == "5.0 %"
     assert everything["within 15 %"] == "67 %"
     assert everything["at"] == "inlj, 10%, Zipf 0"
+
+
+@pytest.mark.parametrize("sketch", [True, False])
+@pytest.mark.parametrize("name", prediction.NAMES)
+def test_slots_are_predicted_exactly(name, sketch) -> None:
+    """Also where a summary of the stream takes some of the memory."""
+    table = workload.master_table(0, 20_000)
+    master = ModelledMaster(MemoryMaster(table, workload.KEY), DEVICES["ssd"], ManualClock())
+    stream = workload.stream_table(np.random.default_rng(1), 100, 20_000, 1.0)
+    params = ss.Params(sketch=sketch)
+    for memory in (600_000, 3_000_000):
+        known = known_stream(1.0, len(stream))
+        case = Case(ss.ALGORITHMS[name], facts(master), known, memory, params)
+        found = predict(case, Machine(device=DEVICES["ssd"], cpu=PAPER_CPU))
+        join = ss.SemiStreamJoin(master, workload.KEY, algorithm=name, memory=memory, params=params)
+        for _ in join.push(stream.to_batches()[0]):
+            pass
+        assert join.stats.slots == found.work.waiting
 
 
 @pytest.mark.parametrize("words", ["--devices floppy", "--algorithms nestedloop"])

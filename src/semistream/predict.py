@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from .machine import Cpu, Machine
 from .model import zipf
-from .model.family import DiskWork, Setting, disk_work
+from .model.family import GUESSED, DiskWork, Setting, disk_work
 from .plan import (
     CHUNK_BYTES,
     FEW,
@@ -29,8 +29,13 @@ from .plan import (
     waiting_rows,
 )
 from .spec import Algorithm, MasterFacts, Params, Workload
+from .summary import Summary
 
 COLLECT = 8  # a scan's share of the front stage for key groups that are not complete yet
+SUMMARY = 16  # what waiting rows may take, over what the summary of the stream takes: at least this
+WORTH = 32  # waiting rows are brought together when one part in so many of their bytes comes back
+LIES_ABOUT = 0.7  # of that, on average
+KEPT_FREE = 1024  # bytes beside the rows of a chunk
 FILLED = 0.9  # of a front stage's room: its youngest and oldest segments are being made
 KNOWS = 0.56  # as many of the most popular keys would hit as often as those that it has found
 ASLEEP = 0.12  # it sleeps where fewer rows than this share ask for a key again
@@ -109,17 +114,29 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
         return Work(1.0, 0.0, pieces, 0.0, EMPTY, master.rows, 0, False)
     cached, hits, asleep = _front(case, split)
     linked = algorithm.disk in ("scan", "seek")
-    limit = split.backlog + (split.front if asleep and algorithm.disk == "sweep" else 0)
-    widest = max(STREAM_ROW, stream.row_bytes)
-    slots = waiting_rows(limit, widest, linked, stream.row_bytes)
+    limit = _for_waiting(case, split) + (split.front if asleep and algorithm.disk == "sweep" else 0)
+    slots = waiting_rows(limit, max(STREAM_ROW, stream.row_bytes), linked, _own_bytes(stream))
     misses = 1 - hits
-    disk = _disk(case, split, cached, _in_use(case, split, slots), gap_bytes)
+    in_use = _in_use(case, split, slots, cached > 0)
+    disk = _disk(case, split, cached, in_use, gap_bytes)
     steps = _steps(case, split, disk, misses, slots)
     if algorithm.disk == "plan" and not master.mapped:
         disk = _in_file_order(disk, steps, master, gap_bytes)
     free = {"sweep": 1.0, "seek": 0.25, "plan": 0.35, "lookup": 1.0}.get(algorithm.disk, 0.0)
     pieces = _pieces(case, split, slots * free, steps, misses, slots / 16)
     return Work(hits, misses, pieces, steps, disk, cached, slots, asleep)
+
+
+def _for_waiting(case: Case, split: Split) -> int:
+    """Bytes for waiting rows: what the summary of the stream takes is taken from theirs."""
+    least = Summary.least()
+    summed_up = case.params.sketch and split.backlog >= SUMMARY * least
+    return split.backlog - (least if summed_up else 0)
+
+
+def _own_bytes(stream: Workload) -> int:
+    """Bytes that a waiting row is planned with: its own, and a bit per column for NULL."""
+    return stream.row_bytes + stream.columns // 8 + 1
 
 
 def _front(case: Case, split: Split) -> tuple[float, float, bool]:
@@ -153,7 +170,8 @@ def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool
     if 1 - zipf.expected_distinct(watched, rows, skew) / watched >= ASLEEP:
         return False
     linked = case.algorithm.disk in ("scan", "seek")
-    together = waiting_rows(split.backlog, STREAM_ROW, linked, case.workload.row_bytes)
+    limit = _for_waiting(case, split)
+    together = waiting_rows(limit, STREAM_ROW, linked, _own_bytes(case.workload))
     return 1 - zipf.expected_distinct(together, rows, skew) / together < AWAKE
 
 
@@ -181,17 +199,25 @@ def _disk(case: Case, split: Split, cached: float, slots: float, gap_bytes: floa
     )
 
 
-def _in_use(case: Case, split: Split, slots: int) -> float:
-    """Slots that rows wait in. Behind a scan rows come in small chunks, which are brought together,
-    but never all of them; each costs as much as many rows."""
+def _in_use(case: Case, split: Split, slots: int, guesses: bool) -> float:
+    """Slots that rows wait in. Behind a scan rows come in chunks, one per step, and each costs as
+    much as many rows: where bytes run out, slots stay empty.
+
+    Small chunks are brought together where FEW of them make less than a chunk that is not small;
+    what has gone from those lies about until it is worth a copy (`Backlog.compact`): 0.56 to 0.88
+    of what would be. Larger ones find no room for the copy in a backlog that is full."""
     if case.algorithm.disk != "scan" or case.master.rows == 0:
         return slots
-    reads = max(1.0, case.master.bytes / max(1, split.read))
-    if slots / reads >= SMALL:
-        return slots
-    chunks = FEW / 2 + slots / SMALL
-    lost = chunks * (CHUNK_BYTES + 64 * case.workload.columns) / case.workload.row_bytes
-    return max(1.0, slots - lost)
+    stream, limit = case.workload, _for_waiting(case, split)
+    room = slots * _own_bytes(stream) + 2 * max(STREAM_ROW, stream.row_bytes) + 2 * CHUNK_BYTES
+    room -= KEPT_FREE
+    pages = max(1, split.read // max(1, case.master.page_bytes))
+    chunk = slots / max(1.0, case.master.pages / pages)
+    if chunk * FEW < SMALL:
+        room -= FEW * CHUNK_BYTES + int(LIES_ABOUT * (limit // WORTH + CHUNK_BYTES))
+        chunk = SMALL
+    used = room / (stream.row_bytes + CHUNK_BYTES / chunk)
+    return max(1.0, min(slots, used / GUESSED if guesses else used))
 
 
 def _in_file_order(disk: DiskWork, steps: float, master: MasterFacts, gap_bytes: float) -> DiskWork:
