@@ -243,7 +243,9 @@ def _steps(case: Case, split: Split, disk: DiskWork, misses: float, slots: int) 
     if kind == "seek":
         return disk.reads if not case.master.mapped else misses / max(1.0, 0.24 * slots)
     if kind == "plan":
-        return misses / max(1.0, 0.34 * slots)
+        # Rows wait in 0.7 of the slots before a join phase and in half of these after it, so an
+        # average one waits for 1.5 phases; cached pages answer the others.
+        return misses * 1.5 / max(1.0, disk.waits)
     together = min(slots, case.workload.batch_rows * misses) if kind == "lookup" else slots
     return misses / max(1.0, together)
 
