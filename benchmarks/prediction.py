@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import semistream as ss
-from benchmarks.core import store_of, stream_of
+from benchmarks.core import store_of
 from benchmarks.core_cell import in_fresh_process
 from benchmarks.prediction_cell import run
 from benchmarks.prediction_chart import draw
@@ -56,7 +56,6 @@ NAMES = [name for name in ss.ALGORITHMS if name != "memory"]
 FULL = {
     "rows": 2_000_000,
     "modelled_rows": 500_000,
-    "stream": 4_000_000,
     "calibrate": 60.0,
     "memory": "1%,3%,10%,30%",
     "skews": "0,0.5,1,1.3",
@@ -66,7 +65,6 @@ FULL = {
 QUICK = {
     "rows": 200_000,
     "modelled_rows": 50_000,
-    "stream": 400_000,
     "calibrate": 30.0,  # less than half of it may be left when its tables are made
     "memory": "10%",
     "skews": "0,1",
@@ -84,7 +82,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--rows", type=parse_count, help="master rows on the real device [2M]")
     add("--modelled-rows", type=parse_count, help="master rows on modelled devices [500k]")
-    add("--stream", type=parse_count, help="stream rows that are made, then repeated [4M]")
     add("--memory", help=f"shares of the master's bytes [{FULL['memory']}]")
     add("--skews", help=f"Zipf exponents [{FULL['skews']}]")
     add("--devices", default="map,pread,hdd-7200,ssd", help="[%(default)s]")
@@ -109,7 +106,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     for name in args.algorithms:
         if name not in NAMES:
             parser.error(f"{name!r} is no algorithm; choose among {', '.join(NAMES)}")
-    args.warm = 0  # the stream has no part of its own for warming up
     return args
 
 
@@ -146,12 +142,11 @@ def cells(args: argparse.Namespace, folder: Path, calibrated: Machine | None) ->
     for device, memory, skew in product(args.devices, args.memory, args.skews):
         rows = args.rows if device in REAL else args.modelled_rows
         store = store_of(folder, rows, False)
-        stream = stream_of(folder, args, rows, skew, False)
         machine = machine_for(device, calibrated)
         for name in args.algorithms:
             found.append(
                 Cell(
-                    store, stream, device, name, memory, skew, machine,
+                    store, device, name, memory, skew, machine, args.seed,
                     args.warm_seconds, args.timed_seconds,
                 )
             )  # fmt: skip

@@ -15,8 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import cycle, pairwise
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ import pyarrow as pa
 
 import semistream as ss
 from benchmarks import workload
-from benchmarks.core_cell import answered, batches_of, push
+from benchmarks.core_cell import answered, push
 from benchmarks.prediction_setup import Cell, open_on, proposed, rows_until_steady
 from benchmarks.report import spread
 from semistream.machine import PAPER_CPU
@@ -37,6 +36,7 @@ from semistream.testing import ManualClock
 
 TIMED_WINDOWS = {"sweep": 8, "scan": 2, "seek": 3, "plan": 4, "lookup": 0, "none": 0}
 MISSES = 4_000  # that are counted at least, on a modelled device
+MADE = 200_000  # stream rows that are made at a time
 MOST_WARM, MOST_COUNTED = 8_000_000, 3_000_000  # rows, on a modelled device
 
 
@@ -58,7 +58,7 @@ class Course:
     def __init__(self, cell: Cell, found: Prediction) -> None:
         self.cell, self.found = cell, found
         self._clock = ManualClock()
-        self._busy = 0.0
+        self.busy = 0.0  # seconds inside the join
         self.warm = 0  # rows that came before anything was counted
         self.master = open_on(cell.device, cell.store, self._clock)
         self.join = ss.SemiStreamJoin(
@@ -68,9 +68,9 @@ class Course:
             memory=found.case.memory,
             params=found.case.params,
         )
-        self._batches = _endless(cell.stream, found.case.workload.batch_rows)
         self._first = self.join.stats
         info = self.master.describe()
+        self._batches = _endless(cell, info.rows, found.case.workload.batch_rows)
         self._page_rows = info.rows / max(1, info.pages)
 
     def go(self) -> None:
@@ -78,12 +78,12 @@ class Course:
         batch = next(self._batches)
         begin = time.perf_counter()
         push(self.join, [batch])
-        self._busy += time.perf_counter() - begin
+        self.busy += time.perf_counter() - begin
 
     def point(self) -> Point:
         now = self.join.stats
         if not isinstance(self.master, ModelledMaster):
-            return Point(now, self._busy, DeviceUse())
+            return Point(now, self.busy, DeviceUse())
         spent = cpu_seconds(self._first, now, self._page_rows, PAPER_CPU)
         return Point(now, self._clock() + spent, self.master.use)
 
@@ -124,9 +124,9 @@ def _warm(course: Course, rows: float, seconds: float) -> None:
     course.go()  # compiles what is not compiled yet, and builds the parts
     algorithm = course.found.case.algorithm
     quick = algorithm.disk == "lookup" and algorithm.front == "groups" and not course.master.mapped
-    begin = time.perf_counter()
+    begin = course.busy
     with _through_a_map(course) if quick else nullcontext():
-        while course.rows < rows and time.perf_counter() - begin < seconds:
+        while course.rows < rows and course.busy - begin < seconds:
             course.go()
     course.warm = course.rows
     _to_the_end_of_a_step(course, 1)
@@ -143,7 +143,7 @@ def _through_a_map(course: Course) -> Iterator[None]:
 
 def _to_the_end_of_a_step(course: Course, steps: int, rows: float = 0, seconds: float = 0) -> None:
     """Push until so many steps, rows and seconds have passed, the last batch having made a step."""
-    begin, first = time.perf_counter(), course.join.stats
+    begin, first = course.busy, course.join.stats
     while True:
         before = course.join.stats.steps
         course.go()
@@ -154,7 +154,7 @@ def _to_the_end_of_a_step(course: Course, steps: int, rows: float = 0, seconds: 
             made
             and enough
             and now.rows_in - first.rows_in >= rows
-            and time.perf_counter() - begin >= seconds
+            and course.busy - begin >= seconds
         ):
             return
 
@@ -189,10 +189,13 @@ def _check_pages(master: Master) -> None:
         at += max(1, len(master.scan(at, 8 << 20, [workload.KEY]).numbers))
 
 
-def _endless(stream: Path, rows: int) -> Iterator[pa.RecordBatch]:
-    for batch in cycle(batches_of(stream)):
-        for at in range(0, len(batch), rows):
-            yield batch.slice(at, rows)
+def _endless(cell: Cell, keys: int, rows: int) -> Iterator[pa.RecordBatch]:
+    """The stream. It must not repeat itself: a large cache would learn which rare keys its few
+    million rows happen to have, and answer more of them than it could of a stream that goes on."""
+    rng = np.random.default_rng(cell.seed)
+    while True:
+        some = workload.stream_table(rng, MADE, keys, cell.skew)
+        yield from some.combine_chunks().to_batches(max_chunksize=rows)
 
 
 # --- what came of it ----------------------------------------------------------------------------

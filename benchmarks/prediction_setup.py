@@ -30,12 +30,12 @@ WARM_CACHE = 32  # misses per key that the front stage answers for: with fewer i
 @dataclass(frozen=True)
 class Cell:
     store: Path
-    stream: Path  # Arrow file, gone through again and again
     device: str  # map | pread | the name of a modelled one
     algorithm: str
     memory: float  # share of the master's bytes
     skew: float
     machine: Machine
+    seed: int = 0  # of the stream
     warm_seconds: float = 2.0  # real devices: at most
     timed_seconds: float = 1.0  # real devices: about
     segments: int = 3

@@ -21,7 +21,7 @@ from benchmarks.prediction_setup import known_stream
 from benchmarks.report import read_csv
 
 SMALL = (
-    "--devices hdd-7200 --modelled-rows 100k --stream 200k --memory 10% --skews 0,1 --jobs 1 "
+    "--devices hdd-7200 --modelled-rows 100k --memory 10% --skews 0,1 --jobs 1 "
     "--algorithms sweepjoin,meshjoin,cmeshjoin,chybridjoin,ssij"
 )
 
