@@ -6,7 +6,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark bench-laws chaos faults clean
+.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark bench-model bench-laws chaos faults clean
 
 help: ## this text
 	@echo "semistream: join a stream with a master table larger than memory"
@@ -68,6 +68,9 @@ bench-laws: setup ## the laws of the cost model against the real joins, on a mod
 bench-lookups: setup ## measure lookups by key: the store, Parquet, PostgreSQL, MariaDB
 	@scripts/ensure_servers.sh
 	$(BIN)/python -m benchmarks.lookups $(ARGS)
+
+bench-model: setup ## prediction against measurement: is the model right, does the planner choose well?
+	$(BIN)/python -m benchmarks.prediction $(ARGS)
 
 chaos: setup ## kill a streaming query 20 times while its master changes, check every row
 	$(BIN)/python -m benchmarks.chaos $(ARGS)

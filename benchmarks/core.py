@@ -15,10 +15,8 @@ Writes to --out: core.csv, core-manifest.json, core.png, and data/ (kept for the
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ import pyarrow as pa
 
 import semistream as ss
 from benchmarks import workload
-from benchmarks.core_cell import BATCH, Cell, probe_rate, run
+from benchmarks.core_cell import BATCH, Cell, in_fresh_process, probe_rate, run
 from benchmarks.core_chart import draw
 from benchmarks.report import (
     count_text,
@@ -158,9 +156,7 @@ def _shorter(algorithm: str, memory: str, io: str) -> int:
 
 def measure(label: dict[str, Any], cell: Cell) -> dict[str, Any]:
     """Run the cell in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context) as pool:
-        found = pool.submit(run, cell).result()
+    found = in_fresh_process(run, cell)
     if found["matched"] != found["stream_rows"]:
         matched, rows = found["matched"], found["stream_rows"]
         raise SystemExit(f"wrong answer in {label}: {matched} of {rows} matched")

@@ -8,9 +8,11 @@ the streams as mapped Arrow files, so that they do not count as this process's m
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,12 @@ class Cell:
     segments: int
 
 
+def in_fresh_process(work: Callable[[Any], Any], given: Any, start: str = "spawn") -> Any:
+    """work(given), in a process that does nothing else; `start`: how Python makes it."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context(start)) as pool:
+        return pool.submit(work, given).result()
+
+
 def rss_anon() -> int:
     """Bytes of anonymous memory of this process: what the budget is about."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -47,7 +55,7 @@ def rss_anon() -> int:
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    batches = _batches(cell.stream)
+    batches = batches_of(cell.stream)
     warm = [b for i, b in enumerate(batches) if (i + 1) * BATCH <= cell.warm_rows]
     timed = batches[len(warm) : len(warm) + max(1, cell.timed_rows // BATCH)]
     if cell.cold:
@@ -56,20 +64,20 @@ def run(cell: Cell) -> dict[str, Any]:
     baseline = _baseline(store, cell, batches[0])
     join = ss.SemiStreamJoin(store, cell.key, algorithm=cell.algorithm, memory=cell.memory)
     if not cell.cold:
-        _push(join, warm)
+        push(join, warm)
     before, rates, peak = join.stats, [], rss_anon()
-    reached = _answered(before)
+    reached = answered(before)
     for part in np.array_split(
         np.arange(len(timed)), 1 if cell.cold else min(cell.segments, len(timed))
     ):
         start = time.perf_counter()
-        _push(join, [timed[i] for i in part])
-        seconds, done = time.perf_counter() - start, _answered(join.stats)
+        push(join, [timed[i] for i in part])
+        seconds, done = time.perf_counter() - start, answered(join.stats)
         rates.append((done - reached) / seconds)
         reached, peak = done, max(peak, rss_anon())
     after = join.stats
     rows = after.rows_in - before.rows_in
-    _read(join.drain())
+    read_all(join.drain())
     last = join.stats
     return {
         "rates": rates,
@@ -84,24 +92,24 @@ def run(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _batches(path: Path) -> list[pa.RecordBatch]:
+def batches_of(path: Path) -> list[pa.RecordBatch]:
     with pa.memory_map(str(path)) as source:
         reader = pa.ipc.open_file(source)
         return [reader.get_batch(i) for i in range(reader.num_record_batches)]
 
 
-def _push(join: ss.SemiStreamJoin, batches: list[pa.RecordBatch]) -> None:
+def push(join: ss.SemiStreamJoin, batches: list[pa.RecordBatch]) -> None:
     for batch in batches:
-        _read(join.push(batch))
+        read_all(join.push(batch))
 
 
-def _read(output: Iterator[pa.RecordBatch]) -> None:
+def read_all(output: Iterator[pa.RecordBatch]) -> None:
     """Have the output built, and throw it away."""
     for _ in output:
         pass
 
 
-def _answered(stats: Any) -> int:
+def answered(stats: Any) -> int:
     return stats.rows_matched + stats.rows_unmatched
 
 

@@ -261,14 +261,14 @@ def test_the_join_imports_no_interface() -> None:
 def test_the_benchmark_builds_all_output(monkeypatch) -> None:
     """Its rate is of rows that came out, every column of them built."""
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks.core_cell import _answered, _push, _read
+    from benchmarks.core_cell import answered, push, read_all
 
     stream = sales(random.Random(5), 500, range(60))
     for algorithm in ("sweepjoin", "meshjoin"):
         join = ss.SemiStreamJoin(products(range(50)), "id", algorithm=algorithm, memory="1MB")
-        _push(join, stream.to_batches(max_chunksize=100))
-        _read(join.drain())
-        assert _answered(join.stats) == 500
+        push(join, stream.to_batches(max_chunksize=100))
+        read_all(join.drain())
+        assert answered(join.stats) == 500
         assert join.stats.rows_out == join.stats.rows_matched > 300
 
 
