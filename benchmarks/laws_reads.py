@@ -33,8 +33,8 @@ class Plan:
         ("xhybridjoin", False),
     )
     skews: tuple[float, ...] = (0.0, 0.5, 1.0, 1.2)
-    memories: tuple[float, ...] = (0.03, 0.1, 0.3)  # of the master's bytes
-    turns: float = 3.0  # uses of all slots that are counted
+    memories: tuple[float, ...] = (0.03, 0.1)  # of the master's bytes
+    turns: float = 12.0  # uses of all slots that are counted; after 3 the counts are not steady yet
 
 
 def renewal_law(found: Found, table: Table, skew: float, ordered: bool) -> float:
