@@ -20,8 +20,9 @@ from semistream import tuner
 from semistream.machine import DEVICES, PAPER_CPU, Device, Machine
 from semistream.model import cached
 from semistream.plan import ENTRY_BYTES, MOST_READ, STREAM_ROW, split_memory
-from semistream.predict import FILLED, KNOWS, Case, predict, with_params
+from semistream.predict import predict
 from semistream.spec import ALGORITHMS
+from semistream.work import FILLED, KNOWS, Case, with_params
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 0.9)
 MOST_CYCLES = 8  # of warm-up: far beyond the best share a front stage needs longer to be full

@@ -15,10 +15,11 @@ from semistream.machine import DEVICES, Machine
 from semistream.master import Master
 from semistream.master.modelled import ModelledMaster
 from semistream.plan import cached_keys
-from semistream.predict import Case, Prediction
+from semistream.predict import Prediction
 from semistream.spec import ALGORITHMS, MasterFacts, Workload
 from semistream.testing import ManualClock
 from semistream.tuner import tune
+from semistream.work import Case
 
 BATCH_SECONDS = 0.1  # of the wall clock that a batch should take at most
 MODELLED_BATCH, LOOKUP_BATCH = 2_000, 500

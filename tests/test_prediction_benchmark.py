@@ -11,8 +11,9 @@ from semistream.machine import DEVICES, PAPER_CPU, Machine
 from semistream.master.facts import facts
 from semistream.master.memory import MemoryMaster
 from semistream.master.modelled import ModelledMaster
-from semistream.predict import Case, predict
+from semistream.predict import predict
 from semistream.testing import ManualClock
+from semistream.work import Case
 
 pytest.importorskip("matplotlib")
 from benchmarks import prediction, workload
