@@ -70,7 +70,7 @@ def test_slots_are_predicted_exactly(name, sketch) -> None:
     table = workload.master_table(0, 20_000)
     master = ModelledMaster(MemoryMaster(table, workload.KEY), DEVICES["ssd"], ManualClock())
     stream = workload.stream_table(np.random.default_rng(1), 100, 20_000, 1.0)
-    params = ss.Params(sketch=sketch)
+    params = ss.Params(sketch=sketch, front_share=0.3, read_bytes=100_000, page_pool=0.2)
     for memory in (600_000, 3_000_000):
         known = known_stream(1.0, len(stream))
         case = Case(ss.ALGORITHMS[name], facts(master), known, memory, params)

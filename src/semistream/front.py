@@ -132,6 +132,7 @@ class KeyGroups(Front):
     def clear(self) -> None:
         self.asleep = self.wants_to_wake = False
         self._watched = self._repeated = 0  # rows since the last look, and those of known keys
+        self._told = False  # whether the disk phase told of any since
         self._sketch = np.zeros(1 << self._sketch_bits, np.uint8)
         self._absent = np.zeros(1 << self._absent_bits, np.int64)
         self._absent_used = np.zeros(1 << self._absent_bits, np.uint8)
@@ -182,6 +183,9 @@ class KeyGroups(Front):
     # --- asking --------------------------------------------------------------------------------
 
     def probe(self, codes: I64) -> Hits | None:
+        if self._told:  # of all misses among the rows before: a sweep tells of them block by block
+            self._told = False
+            self._judge()
         if self.asleep:
             return None
         n = len(codes)
@@ -229,9 +233,16 @@ class KeyGroups(Front):
         return max(self.threshold, 2 * self._segments.cutoff + 2)
 
     def _watch(self, rows: int, distinct: int) -> None:
-        """Fall asleep when keys hardly ever repeat, wake up when they do."""
+        """Count rows that the disk phase answered. Hits were counted when they were asked for, so
+        only at the next question both are of the same rows."""
         self._watched += rows
         self._repeated += rows - distinct
+        self._told = True
+        if self.asleep:
+            self._judge()
+
+    def _judge(self) -> None:
+        """Fall asleep when keys hardly ever repeat, wake up when they do."""
         if self._watched < self._least_watched:
             return
         share = self._repeated / self._watched

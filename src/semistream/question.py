@@ -127,7 +127,8 @@ def ask(
 
 def stream_of(schema: pa.Schema) -> Workload:
     """What the columns of a stream tell about it."""
-    return Workload(row_bytes=max(1, row_bytes(schema)), columns=max(1, len(schema)))
+    masks = len(schema) // 8 + 1  # for NULLs, which there may be none of
+    return Workload(row_bytes=max(1, row_bytes(schema) - masks), columns=len(schema))
 
 
 def _planned(

@@ -80,7 +80,7 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
     limit = split.backlog
     limit += split.front if asleep and algorithm.disk == "sweep" else 0
     widest = max(STREAM_ROW, stream.row_bytes)
-    slots = waiting_rows(limit, widest, linked, stream.row_bytes)
+    slots = waiting_rows(limit, widest, linked, _width(stream))
     misses = 1 - hits
     usable = _in_use(case, split, slots, guesses=cached > 0)
     disk = _disk(case, split, cached, misses, usable, gap_bytes)
@@ -146,7 +146,7 @@ def popular(workload: Workload, top: float, rows: float) -> float:
 def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool:
     """Whether too few rows ask for a key again, among as many rows as it watches at a time."""
     linked = case.algorithm.disk in ("scan", "seek")
-    together = waiting_rows(split.backlog, STREAM_ROW, linked, case.workload.row_bytes)
+    together = waiting_rows(split.backlog, STREAM_ROW, linked, _width(case.workload))
     watched = max(1024, room * 16 // 18, together if case.algorithm.disk == "scan" else 0)
     if 1 - zipf.expected_distinct(watched, rows, skew) / watched >= ASLEEP:
         return False
@@ -230,9 +230,13 @@ def _in_use(case: Case, split: Split, slots: int, guesses: bool) -> float:
         return slots
     chunks = max(1.0, case.master.bytes / max(1, split.read)) * (GUESSES if guesses else 1.0)
     lost = min(chunks * (CHUNK_BYTES + 32 * stream.columns), split.backlog / 32)
-    data = slots * stream.row_bytes + 2 * max(STREAM_ROW, stream.row_bytes)
-    width = max(1, stream.row_bytes - stream.columns // 8 - 1)  # columns without NULL have no mask
-    return float(np.clip((data - lost) / width, 1.0, slots))
+    data = slots * _width(stream) + 2 * max(STREAM_ROW, stream.row_bytes)
+    return float(np.clip((data - lost) / stream.row_bytes, 1.0, slots))
+
+
+def _width(stream: Workload) -> int:
+    """Bytes that a waiting row is planned with: its own, and a bit per column for NULL."""
+    return stream.row_bytes + stream.columns // 8 + 1
 
 
 def _in_file_order(disk: DiskWork, steps: float, master: MasterFacts, gap_bytes: float) -> DiskWork:
