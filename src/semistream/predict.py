@@ -106,7 +106,7 @@ def operations(case: Case, split: Split, work: Work) -> Iterator[Operation]:
     table = float(split.backlog)
     kind = algorithm.disk
     linked = kind in ("scan", "seek")
-    yield Operation("waiting", "link" if linked else "wait", work.misses, table)
+    yield Operation("waiting", f"link {kind}" if linked else "wait", work.misses, table)
     yield Operation("disk phase", f"step {kind}", work.steps)
     if algorithm.front == "groups" and not work.asleep:
         yield Operation("front stage", "learn", work.misses)
