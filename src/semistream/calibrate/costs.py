@@ -44,7 +44,16 @@ BATCH = 10_000
 BATCHES = 120
 UNIT = 1 << 20  # up to about so many bytes an operation costs the same
 SIZES = tuple(float(UNIT << i) for i in range(0, 17, 2))  # 1 MB to 64 GB
-SIZED = ("ask", "hit", "link scan", "link seek", "find", "look", "scan", "seek")  # cost more on more bytes
+SIZED = (
+    "ask",
+    "hit",
+    "link scan",
+    "link seek",
+    "find",
+    "look",
+    "scan",
+    "seek",
+)  # cost more on more bytes
 PRIOR = 0.05  # weight of what is usual, beside samples of weight 1
 WARM, TIMED = 0.2, 0.12  # seconds of the processor, per join
 Progress = Callable[[float, str], None]
