@@ -15,8 +15,8 @@ from typing import Any
 import semistream as ss
 from benchmarks.laws_cell import STREAM_ROW, Cell, Progress, Table, curves, run
 from benchmarks.report import print_table, say
+from semistream.device import Device
 from semistream.errors import BudgetError
-from semistream.machine import Device
 from semistream.model import mesh
 from semistream.plan import KAPPA, Split, slot_bytes, split_memory
 from semistream.plan import STREAM_ROW as WIDEST_ROW

@@ -17,7 +17,8 @@ import semistream as ss
 from benchmarks.laws_cell import Cell, Progress, Table, curves, run, stream_of
 from benchmarks.report import print_table, say
 from semistream import tuner
-from semistream.machine import DEVICES, PAPER_CPU, Device, Machine
+from semistream.device import DEVICES, PAPER_CPU, Device
+from semistream.machine import Machine
 from semistream.model import cached
 from semistream.plan import ENTRY_BYTES, MOST_READ, STREAM_ROW, split_memory
 from semistream.predict import predict

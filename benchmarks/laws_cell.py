@@ -21,7 +21,7 @@ import semistream as ss
 from benchmarks import workload
 from benchmarks.core import store_of
 from benchmarks.report import say
-from semistream.machine import PAPER_CPU, Device
+from semistream.device import PAPER_CPU, Device
 from semistream.master import Master
 from semistream.master.facts import facts
 from semistream.master.modelled import ModelledMaster

@@ -15,7 +15,8 @@ from typing import Any
 import semistream as ss
 from benchmarks.laws_cell import Cell, Found, Progress, Table, run, stream_of
 from benchmarks.report import print_table, say
-from semistream.machine import DEVICES, PAPER_CPU, Machine
+from semistream.device import DEVICES, PAPER_CPU
+from semistream.machine import Machine
 from semistream.model import hybrid, renewal
 from semistream.predict import predict
 from semistream.spec import ALGORITHMS

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 import semistream as ss
 from semistream.adapt import Pace
-from semistream.machine import DEVICES
+from semistream.device import DEVICES
 from semistream.master import Master
 from semistream.master.modelled import ModelledMaster
 from semistream.testing import ManualClock

@@ -47,7 +47,8 @@ from benchmarks.prediction_setup import Cell, known_stream, open_on
 from benchmarks.report import parse_count, say
 from semistream.calibrate.costs import measure_costs
 from semistream.calibrate.pages import measure_pages
-from semistream.machine import DEVICES, PAPER_CPU, Machine
+from semistream.device import DEVICES, PAPER_CPU
+from semistream.machine import Machine
 from semistream.master.facts import facts
 from semistream.planner import plan
 

@@ -26,7 +26,7 @@ from benchmarks import workload
 from benchmarks.core_cell import answered, push
 from benchmarks.prediction_setup import Cell, open_on, proposed, rows_until_steady
 from benchmarks.report import spread
-from semistream.machine import PAPER_CPU
+from semistream.device import PAPER_CPU
 from semistream.master import Master
 from semistream.master.facts import facts
 from semistream.master.modelled import DeviceUse, ModelledMaster

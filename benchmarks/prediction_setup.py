@@ -11,7 +11,8 @@ import numpy as np
 import semistream as ss
 from benchmarks import workload
 from benchmarks.core_cell import BATCH
-from semistream.machine import DEVICES, Machine
+from semistream.device import DEVICES
+from semistream.machine import Machine
 from semistream.master import Master
 from semistream.master.modelled import ModelledMaster
 from semistream.plan import cached_keys

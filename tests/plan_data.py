@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from semistream.machine import DEVICES, PAPER_CPU, Machine
+from semistream.device import DEVICES, PAPER_CPU
+from semistream.machine import Machine
 from semistream.spec import ALGORITHMS, MasterFacts, Params, Workload
 from semistream.work import Case
 

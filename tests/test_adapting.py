@@ -14,8 +14,8 @@ from sample_data import ALGORITHMS, HOWS, build, least_memory, products, sales
 
 import semistream as ss
 from semistream.adapt import Pace
+from semistream.device import DEVICES
 from semistream.dividing import Divider, divide_anew
-from semistream.machine import DEVICES
 from semistream.master.memory import MemoryMaster
 from semistream.master.modelled import ModelledMaster
 from semistream.plan import Division

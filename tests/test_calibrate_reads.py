@@ -20,7 +20,8 @@ import semistream as ss
 from semistream.calibrate import measure_pages, measure_reads
 from semistream.calibrate.fitting import fit_device, fit_line
 from semistream.calibrate.reads import FLIGHTS, SIZES, FileReader, forget_files
-from semistream.machine import DEVICES, Device, ReadCost
+from semistream.device import DEVICES, Device
+from semistream.machine import ReadCost
 from semistream.master.modelled import ModelledMaster
 from semistream.testing import ManualClock
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sample_data import ALGORITHMS, DISK, build, products, sales
 
 import semistream as ss
-from semistream.machine import DEVICES, PAPER_CPU, Cpu, Device
+from semistream.device import DEVICES, PAPER_CPU, Cpu, Device
 from semistream.master import Master
 from semistream.master.memory import MemoryMaster
 from semistream.master.modelled import DeviceUse, ModelledMaster

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from plan_data import ALL, HDD, HEAP, READ, SMALL, STORE, TABLE, case
 
 import semistream as ss
-from semistream.machine import DEFAULT_MACHINE, DEVICES, Device, Machine
+from semistream.device import DEVICES, Device
+from semistream.machine import DEFAULT_MACHINE, Machine
 from semistream.master.facts import facts
 from semistream.model.mesh import best_buffer
 from semistream.plan import least_bytes

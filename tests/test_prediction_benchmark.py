@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import semistream as ss
-from semistream.machine import DEVICES, PAPER_CPU, Machine
+from semistream.device import DEVICES, PAPER_CPU
+from semistream.machine import Machine
 from semistream.master.facts import facts
 from semistream.master.memory import MemoryMaster
 from semistream.master.modelled import ModelledMaster

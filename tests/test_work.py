@@ -10,8 +10,9 @@ import pytest
 from plan_data import READ, STORE, TABLE, case
 
 import semistream as ss
+from semistream.device import DEVICES
 from semistream.layout import row_bytes
-from semistream.machine import DEFAULT_MACHINE, DEVICES
+from semistream.machine import DEFAULT_MACHINE
 from semistream.master.facts import facts
 from semistream.plan import STREAM_ROW, split_memory
 from semistream.predict import predict

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .device import Cpu
 from .engine import Engine
-from .machine import Cpu
 from .memory import Ledger
 from .output import Counters
 from .spec import algorithm_named

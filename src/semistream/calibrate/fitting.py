@@ -9,8 +9,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..device import Device
 from ..errors import SpecError
-from ..machine import Device, ReadCost
+from ..machine import ReadCost
 
 Floats: TypeAlias = NDArray[np.float64]
 Clock: TypeAlias = Callable[[], float]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..device import Device
 from ..errors import SpecError
-from ..machine import Device
 from ..master import Master, Store
 from .fitting import Clock, Deadline, fit_line, quarters
 from .reads import EMPTIED, NOT_EMPTIED, forget_files, local_files

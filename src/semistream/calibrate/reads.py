@@ -21,8 +21,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..device import Device
 from ..errors import MasterError, SpecError
-from ..machine import Device, ReadCost
+from ..machine import ReadCost
 from ..master import Store
 from .fitting import Clock, Deadline, fit_device, quarters
 

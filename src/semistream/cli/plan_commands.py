@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 
 from ..calibrate import measure_costs, measure_pages, measure_reads
 from ..calibrate.costs import Costs
+from ..device import DEVICES
 from ..errors import SpecError
-from ..machine import DEVICES, Machine, this_machine
+from ..machine import Machine, this_machine
 from ..master import Master, Store
 from ..master.facts import facts
 from ..memory import parse_bytes, show_bytes

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..device import Device
 from ..errors import MasterError
-from ..machine import Device
 from .base import Master, MasterInfo, Pages
 
 I64 = NDArray[np.int64]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..device import PAPER_CPU, Cpu
 from ..errors import SpecError
-from ..machine import PAPER_CPU, Cpu
 from ..stats import Stats, cpu_seconds
 
 
