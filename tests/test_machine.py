@@ -14,15 +14,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import semistream as ss
-from semistream.machine import (
-    DEFAULT_MACHINE,
-    DEVICES,
-    PAPER_CPU,
-    PLACE,
-    Device,
-    Machine,
-    ReadCost,
-)
+from semistream.device import DEVICES, PAPER_CPU, Device
+from semistream.machine import DEFAULT_MACHINE, PLACE, Machine, ReadCost
 
 HDD, SSD, OBJECTS = DEVICES["hdd-7200"], DEVICES["ssd"], DEVICES["object-store"]
 DEVICE = st.builds(
