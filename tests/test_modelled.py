@@ -238,7 +238,7 @@ def run(store: ss.Store, device: Device, algorithm: str) -> tuple[DeviceUse, flo
     charge_cpu(clock, before, join.stats, rows)
     stats = join.stats
     join.close()
-    return master.use, clock(), replace(stats, disk_seconds=0.0)
+    return master.use, clock(), replace(stats, disk_seconds=0.0, seconds=0.0)
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,11 @@ def test_the_same_seed_gives_the_same_counts_and_seconds(algorithm, device, stor
 
 
 def test_the_disk_decides_who_is_ahead(store) -> None:
-    """One lookup per row is the worst that a disk with a seek can be asked for; a scan asks for a
-    seek per cycle."""
+    """One lookup per row is the worst that a disk with a seek can be asked for, a pool of pages or a
+    cache before it or not; a scan asks for a seek per cycle."""
     seconds = {name: run(store, HDD, name)[0] for name in DISK}
-    assert max(seconds, key=lambda name: seconds[name].seconds) == "inlj"
+    slowest = sorted(seconds, key=lambda name: seconds[name].seconds)[-2:]
+    assert set(slowest) == {"inlj", "cinlj"}
     assert seconds["sweepjoin"].seconds < seconds["hybridjoin"].seconds < seconds["inlj"].seconds
     scan = seconds["rmeshjoin"]
     assert scan.requests - scan.sequential <= 2 * scan.pages / store.describe().pages + 2
