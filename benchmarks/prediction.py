@@ -83,7 +83,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--rows", type=parse_count, help="master rows on the real device [2M]")
     add("--modelled-rows", type=parse_count, help="master rows on modelled devices [500k]")
-    add("--memory", help=f"shares of the master's bytes [{FULL['memory']}]")
+    add("--memory", help="shares of the master's bytes [1%%,3%%,10%%,30%%]")
     add("--skews", help=f"Zipf exponents [{FULL['skews']}]")
     add("--devices", default="map,pread,hdd-7200,ssd", help="[%(default)s]")
     add("--algorithms", default=",".join(NAMES), help="[all but memory]")
