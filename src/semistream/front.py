@@ -63,6 +63,11 @@ class Front:
         """Whether another group could only come in the place of others."""
         return True
 
+    @property
+    def cached(self) -> int:
+        """Groups that it has now."""
+        return 0
+
     def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
         """The codes that it has and may be remembered, and how often each was asked for: those
         asked for most, these first."""
@@ -173,6 +178,7 @@ class KeyGroups(Front):
     # --- asking --------------------------------------------------------------------------------
 
     def probe(self, codes: I64) -> Hits | None:
+        self._sleep_or_wake()
         if self.asleep:
             return None
         n = len(codes)
@@ -194,7 +200,9 @@ class KeyGroups(Front):
     # --- learning ------------------------------------------------------------------------------
 
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
-        self._watch(int(uses.sum()), len(codes))
+        rows = int(uses.sum())
+        self._watched += rows
+        self._repeated += rows - len(codes)
         if self.asleep:
             return
         missing = count == 0
@@ -216,10 +224,9 @@ class KeyGroups(Front):
         """How often a code must have been asked for to take the place of another."""
         return max(self.threshold, 2 * self._segments.cutoff + 2)
 
-    def _watch(self, rows: int, distinct: int) -> None:
-        """Fall asleep when keys hardly ever repeat, wake up when they do."""
-        self._watched += rows
-        self._repeated += rows - distinct
+    def _sleep_or_wake(self) -> None:
+        """Fall asleep when keys hardly ever repeat, wake up when they do. Not while a step is under
+        way, which answers many rows that the cache had not: their hits came before."""
         if self._watched < max(1024, self._groups // (SEGMENTS + 2) * SEGMENTS):
             return
         share = self._repeated / self._watched
@@ -296,6 +303,10 @@ class KeyGroups(Front):
     @property
     def full(self) -> bool:
         return self._segments.full
+
+    @property
+    def cached(self) -> int:
+        return 0 if self.asleep else self._segments.table.used
 
     def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
         return None if self.asleep else self._segments.table.hottest(most)

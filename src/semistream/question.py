@@ -68,10 +68,14 @@ class Question:
         )
         return coder, shape, split, widest
 
-    def front_params(self) -> Params:
+    @property
+    def caches(self) -> bool:
         """Where pages may overlap no page can tell that a key's rows are complete, and only a scan
         can learn them: else there is nothing to cache."""
-        if self.master.block_pages is not None and self.algorithm.disk != "scan":
+        return self.master.block_pages is None or self.algorithm.disk == "scan"
+
+    def front_params(self) -> Params:
+        if not self.caches:
             return replace(self.params, front_share=0.0)
         return self.params
 
