@@ -26,12 +26,14 @@ import pyarrow as pa
 
 import semistream as ss
 from semistream.adapt import Pace
-from semistream.device import DEVICES
+from semistream.device import DEVICES, Cpu
+from semistream.machine import Machine
 from semistream.master import Master
 from semistream.master.modelled import ModelledMaster
 from semistream.testing import ManualClock
 
 OUT = Path("bench-out")
+NO_CPU = Cpu(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 READS = {"cmeshjoin": (1, 4, 16), "chybridjoin": (4, 16, 32)}  # pages
 
@@ -134,7 +136,8 @@ def best_params(setup: Setup, path: Path, device: str, algorithm: str) -> ss.Par
 
 def compare(setup: Setup, path: Path, device: str, algorithm: str) -> list[Course]:
     bad, best = ss.Params(front_share=setup.bad_share), best_params(setup, path, device, algorithm)
-    pace = Pace(rows=1_000)
+    machine = None if device == "real" else Machine(device=DEVICES[device], cpu=NO_CPU)
+    pace = Pace(rows=1_000, machine=machine)
     where = (setup, path, device, algorithm)
     read = "" if best.read_bytes is None else f", reads of {best.read_bytes} B"
     return [
@@ -155,7 +158,7 @@ def table(device: str, algorithm: str, courses: list[Course]) -> list[dict[str, 
     return rows
 
 
-def draw(found: dict[tuple[str, str], list[Course]], path: Path) -> None:
+def draw(found: dict[tuple[str, str], list[Course]], rows: int, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -168,7 +171,7 @@ def draw(found: dict[tuple[str, str], list[Course]], path: Path) -> None:
         for course, colour in zip(courses, ("#999999", "#0072B2", "#E69F00"), strict=True):
             thousands = [n / 1e3 for n in course.rows]
             panel.plot(thousands, course.rate, color=colour, label=course.name)
-        panel.axvline(courses[0].rows[-1] / 2e3, color="black", linewidth=0.5, linestyle=":")
+        panel.axvline(rows / 2e3, color="black", linewidth=0.5, linestyle=":")
         panel.set_ylim(bottom=0)
         panel.set_ylabel("rows per second")
         panel.set_title(f"{algorithm}, {device}", fontsize=10)
@@ -205,7 +208,7 @@ def main() -> None:
         writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
         writer.writerows(lines)
-    draw(found, args.out / "online.png")
+    draw(found, setup.rows, args.out / "online.png")
 
 
 if __name__ == "__main__":

@@ -28,13 +28,26 @@ def single_peak(best: float) -> Cost:
 class World:
     """A join in numbers: its cost follows from the knobs, with noise; its cache fills slowly."""
 
-    def __init__(self, cost: Cost, knobs: list[Knob], noise: float = 0.0, seed: int = 1) -> None:
+    def __init__(
+        self,
+        cost: Cost,
+        knobs: list[Knob],
+        noise: float = 0.0,
+        seed: int = 1,
+        proposal: tuple[float, ...] | None = None,
+    ) -> None:
         self.cost, self.noise, self.rng = cost, noise, random.Random(seed)
-        self.climber = Climber(knobs, Pace())
+        self.asked = 0
+        self.proposal = proposal
+        self.climber = Climber(knobs, Pace(), self._propose)
         self.filled = 0.0  # of the cache's share
         self.hits = 0.6  # of rows, with a full cache
         self.moves = self.periods = 0
         self.spent: list[float] = []
+
+    def _propose(self, _: Period) -> tuple[float, ...] | None:
+        self.asked += 1
+        return self.proposal
 
     def run(self, periods: int, until_rest: bool = False) -> World:
         for _ in range(periods):
@@ -140,6 +153,64 @@ def test_a_cold_cache_is_not_judged() -> None:
 def test_a_hopeless_place_is_left_at_once() -> None:
     world = World(lambda share: 1e-5 if share <= 0.31 else 1e-3, [share_at(0.3)]).run(40)
     assert sum(cost > 1e-4 for cost in world.spent) <= 2 * 2  # two periods per factor
+
+
+# --- proposals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [0.02, 0.9])
+def test_a_good_proposal_is_tried_first(start) -> None:
+    world = World(single_peak(0.3), [share_at(start)], proposal=(0.25,)).run(100, until_rest=True)
+    assert world.loss < 0.02
+    alone = World(single_peak(0.3), [share_at(start)]).run(150, until_rest=True)
+    assert world.periods < 0.6 * alone.periods
+    assert world.asked <= 2
+
+
+@pytest.mark.parametrize("start", [0.2, 0.45])
+def test_a_bad_proposal_is_given_up(start) -> None:
+    world = World(single_peak(0.3), [share_at(start)], proposal=(0.94,)).run(100, until_rest=True)
+    assert world.loss < 0.05
+
+
+def test_a_proposal_that_is_home_saves_the_large_steps() -> None:
+    seen: set[float] = set()
+
+    def cost(share: float) -> float:
+        seen.add(round(share, 3))
+        return single_peak(0.3)(share)
+
+    World(cost, [share_at(0.3)], proposal=(0.3,)).run(100, until_rest=True)
+    assert len(seen) == 3  # home, and a small step up and down
+
+
+def test_a_proposal_of_nothing() -> None:
+    """Very little of a cache is worse than none."""
+    assert Knob(0.3, 0.1, 0.95, share=True).at(0.02).value == 0.0
+    assert Knob(0.3, 0.1, 0.95, share=True).at(0.08).value == 0.1
+    assert Knob(0.0, 0.1, 0.95, share=True).moved(True, 1.5).value == 0.1
+
+
+def test_hot_keys_that_move_while_at_rest_are_waited_for() -> None:
+    """The cost comes back when the cache has recovered: there is nothing to look for."""
+    world = World(single_peak(0.3), [share_at(0.3)], proposal=(0.3,)).run(100, until_rest=True)
+    world.run(5)
+    home, moves = world.climber.values, world.moves
+    world.filled = 0.0
+    world.run(20)
+    assert max(world.spent[-20:]) > 1.3 * world.spent[-1]
+    assert (world.climber.values, world.moves) == (home, moves)
+    assert world.climber.resting
+
+
+def test_hot_keys_that_move_while_a_place_is_tried_do_not_count_against_it() -> None:
+    world = World(single_peak(0.3), [share_at(0.9)], proposal=(0.3,))
+    while world.climber.values[0] != 0.3:
+        world.run(1)
+    world.run(3)
+    world.filled = 0.0
+    world.run(60, until_rest=True)
+    assert world.loss < 0.05
 
 
 def test_bounds_are_kept() -> None:

@@ -56,6 +56,28 @@ def test_what_is_less_frequent_never_replaces() -> None:
     assert cached(front, range(codes)) == room
 
 
+def test_it_does_not_fall_asleep_in_the_middle_of_a_step() -> None:
+    """Hits are counted when rows come, misses when a step answers them, block by block. As it was,
+    blocks in which nothing repeats outweighed hits that had just been judged."""
+    front, rows = group_cache(500)
+    offer(front, rows, range(400), uses=5)
+    new = 1_000
+    for _ in range(5):
+        cached(front, [code for code in range(400) for _ in range(10)])  # two thirds of the rows
+        for _ in range(4):
+            offer(front, rows, range(new, new + 500), uses=1)
+            new += 500
+            assert not front.asleep
+    for _ in range(4):  # without hits it does, when the next rows come
+        offer(front, rows, range(new, new + 500), uses=1)
+        new += 500
+    front.probe(np.zeros(1, np.int64))
+    offer(front, rows, range(new, new + 1_500), uses=1)
+    assert not front.asleep
+    assert front.probe(np.zeros(1, np.int64)) is None
+    assert front.asleep
+
+
 def test_the_threshold_moves_both_ways() -> None:
     """Down while there is room, up while groups replace each other; the papers say so and print
     a constant."""
@@ -198,9 +220,10 @@ def test_behind_a_scan_a_whole_cycle_is_watched() -> None:
     offer(front, rows, range(4_000), uses=1)
     assert not front.asleep, "4,000 rows without a repetition, but so far only a part of a cycle"
     offer(front, rows, [7], uses=2_000)
+    front.probe(np.arange(1))  # hits and misses of the same rows are known at the next question
     assert not front.asleep, "a third of the cycle's rows asked for one key"
     offer(front, rows, range(6_000), uses=1)
-    front.probe(np.arange(1))  # hits and misses of the same rows are known at the next question
+    front.probe(np.arange(1))
     assert front.asleep
 
     master = MemoryMaster(pa.table({"id": range(2_000), "v": range(2_000)}), "id")

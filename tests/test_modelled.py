@@ -254,8 +254,8 @@ def test_the_same_seed_gives_the_same_counts_and_seconds(algorithm, device, stor
 
 
 def test_the_disk_decides_who_is_ahead(store) -> None:
-    """One lookup per row is the worst that a disk with a seek can be asked for, a pool of pages or a
-    cache before it or not; a scan asks for a seek per cycle."""
+    """One lookup per row is the worst that a disk with a seek can be asked for, with a pool of
+    pages or a cache before it or without; a scan asks for a seek per cycle."""
     seconds = {name: run(store, HDD, name)[0] for name in DISK}
     slowest = sorted(seconds, key=lambda name: seconds[name].seconds)[-2:]
     assert set(slowest) == {"inlj", "cinlj"}

@@ -1,5 +1,6 @@
-"""A join that adapts: what it counts goes to the hill climb (adapt.py), what comes of it to the
-divider (dividing.py), always between two pieces or steps.
+"""A join that adapts: what it counts goes to the hill climb (adapt.py), and what comes of it to the
+divider (dividing.py), always between two pieces or steps. The model (proposing.py) says where to
+look first.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from time import perf_counter
 from .adapt import Climber, Knob, Pace, Period
 from .dividing import Divider
 from .engine import Engine
+from .machine import this_machine
 from .plan import Division
+from .proposing import proposal
 
 MOST_SHARE = 0.95
+CHANCE = 3  # times as many turnovers where it is chance how many rows a step answers
 MOST_ROWS = 16  # times the rows of a period: then it ends, also where no step was needed
 
 
@@ -43,6 +47,7 @@ class Adapting:
         self._climber: Climber | None = None
         self._knobs = (False, False)
         self._last = self._now()
+        self._steps = self._position = 0  # at the last look
         engine.between = self.look
 
     def _now(self) -> Period:
@@ -64,29 +69,39 @@ class Adapting:
 
     def look(self) -> None:
         """Nothing is under way. Mostly it is too early to do anything."""
+        complete = self._complete()
         if self.divider.pending:
             if not self.divider.settle():
                 return
             self._last = self._now()
-        if not self._over():
+        if not self._over(complete):
             return
         now, last = self._now(), self._last
         self._last = now
         parts = zip(vars(now).values(), vars(last).values(), strict=True)
         self._decide(Period(*(a - b for a, b in parts)))
 
-    def _over(self) -> bool:
-        """Whether the period is: enough rows, and a step has just ended."""
+    def _complete(self) -> bool:
+        """Whether a step has just ended, of a scan the last one of a round. Elsewhere a period
+        would have hits without the misses that came with them, or one seek more than others."""
+        steps, before = self._engine.steps, self._position
+        stepped, self._steps = steps > self._steps, steps
+        self._position = self._engine.phase.position if self._engine.phase is not None else 0
+        return stepped and self._position <= before
+
+    def _over(self, complete: bool) -> bool:
+        """Whether the period is: enough rows, and nothing begun."""
         engine, last = self._engine, self._last
         counters = engine.counters
         rows = counters.rows_matched + counters.rows_unmatched - last.rows
         if rows < self._pace.rows or engine.phase is None:
             return False
         turnover = self._pace.turnovers * engine.phase.parts.backlog.capacity
+        turnover *= CHANCE if engine.question.algorithm.disk == "seek" else 1
         if rows > MOST_ROWS * (self._pace.rows + turnover):
             return True
         missed = rows - (counters.front_hits - last.hits)
-        return engine.steps > last.steps and missed >= turnover
+        return complete and missed >= turnover
 
     def _decide(self, period: Period) -> None:
         divider = self.divider
@@ -103,6 +118,15 @@ class Adapting:
             divider.ask(Division(share, read))
             divider.settle()
 
+    def _propose(self, period: Period) -> list[float] | None:
+        """The knobs' values as the model has them."""
+        machine = self._pace.machine or this_machine()
+        wanted = proposal(self._engine, machine, period.hit_share)
+        if wanted is None:
+            return None
+        moves = zip(self._knobs, (wanted.share, float(wanted.read)), strict=True)
+        return [value for knob, value in moves if knob]
+
     def _new_climber(self) -> Climber:
         divider, knobs = self.divider, []
         at = divider.division
@@ -115,4 +139,4 @@ class Adapting:
             page = info.max_page_bytes + 1024
             most = self._engine.divided(Division(0.0, 1 << 62)).read
             knobs.append(Knob(min(most, max(page, at.read)), page, most))
-        return Climber(knobs, self._pace)
+        return Climber(knobs, self._pace, self._propose)

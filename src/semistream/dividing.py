@@ -35,8 +35,7 @@ class Divider:
             return False
         pages = engine.split.pool and not engine.question.master.mapped
         groups = engine.question.algorithm.front == "groups"
-        share = engine.question.front_params().front_share
-        return bool(pages or (groups and (engine.front.learns or share != 0.0)))
+        return bool(pages or (groups and engine.question.caches))
 
     @property
     def moves_read(self) -> bool:

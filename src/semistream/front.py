@@ -63,6 +63,11 @@ class Front:
         """Whether another group could only come in the place of others."""
         return True
 
+    @property
+    def cached(self) -> int:
+        """Groups that it has now."""
+        return 0
+
     def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
         """The codes that it has and may be remembered, and how often each was asked for: those
         asked for most, these first."""
@@ -132,7 +137,6 @@ class KeyGroups(Front):
     def clear(self) -> None:
         self.asleep = self.wants_to_wake = False
         self._watched = self._repeated = 0  # rows since the last look, and those of known keys
-        self._told = False  # whether the disk phase told of any since
         self._sketch = np.zeros(1 << self._sketch_bits, np.uint8)
         self._absent = np.zeros(1 << self._absent_bits, np.int64)
         self._absent_used = np.zeros(1 << self._absent_bits, np.uint8)
@@ -183,9 +187,7 @@ class KeyGroups(Front):
     # --- asking --------------------------------------------------------------------------------
 
     def probe(self, codes: I64) -> Hits | None:
-        if self._told:  # of all misses among the rows before: a sweep tells of them block by block
-            self._told = False
-            self._judge()
+        self._sleep_or_wake()
         if self.asleep:
             return None
         n = len(codes)
@@ -210,7 +212,9 @@ class KeyGroups(Front):
         self._cycle = rows
 
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
-        self._watch(int(uses.sum()), len(codes))
+        rows = int(uses.sum())
+        self._watched += rows
+        self._repeated += rows - len(codes)
         if self.asleep:
             return
         missing = count == 0
@@ -232,17 +236,9 @@ class KeyGroups(Front):
         """How often a code must have been asked for to take the place of another."""
         return max(self.threshold, 2 * self._segments.cutoff + 2)
 
-    def _watch(self, rows: int, distinct: int) -> None:
-        """Count rows that the disk phase answered. Hits were counted when they were asked for, so
-        only at the next question both are of the same rows."""
-        self._watched += rows
-        self._repeated += rows - distinct
-        self._told = True
-        if self.asleep:
-            self._judge()
-
-    def _judge(self) -> None:
-        """Fall asleep when keys hardly ever repeat, wake up when they do."""
+    def _sleep_or_wake(self) -> None:
+        """Fall asleep when keys hardly ever repeat, wake up when they do. Not while a step is under
+        way, which answers many rows that the cache had not: their hits came before."""
         if self._watched < self._least_watched:
             return
         share = self._repeated / self._watched
@@ -319,6 +315,10 @@ class KeyGroups(Front):
     @property
     def full(self) -> bool:
         return self._segments.full
+
+    @property
+    def cached(self) -> int:
+        return 0 if self.asleep else self._segments.table.used
 
     def hot(self, most: int | None = None) -> tuple[I64, I64] | None:
         return None if self.asleep else self._segments.table.hottest(most)

@@ -68,13 +68,16 @@ class Question:
         )
         return coder, shape, split, widest
 
-    def front_params(self) -> Params:
+    @property
+    def caches(self) -> bool:
         """Where pages may overlap no page can tell that a key's rows are complete, and only a scan
-        can learn them: else there is nothing to cache. Without keys there are none to sample."""
+        can learn them: else there is nothing to cache."""
+        return self.master.block_pages is None or self.algorithm.disk == "scan"
+
+    def front_params(self) -> Params:
+        """Without keys there are none to sample; without a cache it gets no memory."""
         params = self.params if self.spec.on else replace(self.params, sketch=False)
-        if self.master.block_pages is not None and self.algorithm.disk != "scan":
-            return replace(params, front_share=0.0)
-        return params
+        return params if self.caches else replace(params, front_share=0.0)
 
 
 def ask(

@@ -48,6 +48,11 @@ class DiskPhase(ABC):
         self.parts = parts
         self.columns = list(parts.output.shape.master)
 
+    @property
+    def position(self) -> int:
+        """The page to go on from where it goes round and round, else 0."""
+        return 0
+
     def room(self) -> int:
         """Rows that may be admitted before the next step."""
         return self.parts.backlog.free_rows

@@ -74,6 +74,10 @@ class Scan(DiskPhase):
             schema, limit = parts.front.rows.schema, parts.collect_bytes
             self._collector = Collector(parts.front, schema, self._pages, limit, parts.ledger)
 
+    @property
+    def position(self) -> int:
+        return self._cursor
+
     def room(self) -> int:
         """Rows come in evenly over a cycle, so that slots come free evenly ever after. As many are
         examined as lets that many miss, at most eight times as many: hits must not starve the
