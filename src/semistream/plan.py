@@ -182,7 +182,7 @@ def split_memory(
     output = least.output + min(extra // 8, MOST_OUTPUT)
     output = min(output, max(least.output, params.output_bytes or output))
     intake = min(extra // 8, MOST_PIECE_ROWS * INTAKE_BYTES)
-    asked = params.read_bytes or _read_size(algorithm, master, budget)
+    asked = params.read_bytes or read_size(algorithm, master, budget)
     read = least.read + (0 if mapped else _for_reads(algorithm, params, extra, asked))
     held = extra // 4 if ordered else 0
     left = extra - (output - least.output) - intake - (read - least.read) - held
@@ -255,7 +255,7 @@ def _share(algorithm: Algorithm, params: Params) -> float:
     return params.front_share
 
 
-def _read_size(algorithm: Algorithm, master: MasterFacts, budget: int) -> int:
+def read_size(algorithm: Algorithm, master: MasterFacts, budget: int) -> int:
     """What one read should bring.
 
     Scans: sqrt(K^2 + K M) - K for a memory of M bytes and a device that reads K bytes in the time

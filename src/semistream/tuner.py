@@ -21,7 +21,7 @@ import numpy as np
 from .errors import SpecError
 from .machine import Machine
 from .memory import show_bytes
-from .plan import least_bytes
+from .plan import least_bytes, read_size
 from .predict import Prediction, predict
 from .work import Case, with_params
 
@@ -39,8 +39,8 @@ def tune(case: Case, machine: Machine, buffer: str = "best") -> Prediction:
         raise SpecError(f'buffer={buffer!r}: choose "best" or "default"')
     if buffer == "default" and case.params.read_bytes is None:
         case = with_params(case, read_bytes=DEFAULT_BUFFER)
-    best = predict(case, machine)
     knobs = _knobs(case)
+    best = predict(_usual(case, [name for name, _ in knobs]), machine)
     for name, values in [*knobs, *knobs[:-1]]:  # the first once more, with the last one tuned
         best = _search(best, machine, name, values)
     return best
@@ -102,6 +102,19 @@ def _knobs(case: Case) -> list[tuple[str, Sequence[float]]]:
     if algorithm.name == "inlj" and not case.master.mapped and params.page_pool == 0:
         knobs.append(("page_pool", POOLS))
     return knobs
+
+
+def _usual(case: Case, names: Sequence[str]) -> Case:
+    """Knobs that are open as the family's table has them, but said: a plan must not depend on who
+    reads it."""
+    usual: dict[str, float] = {}
+    if "front_share" in names:
+        usual["front_share"] = case.algorithm.share
+    if "read_bytes" in names:
+        usual["read_bytes"] = read_size(case.algorithm, case.master, case.memory)
+    for name, value in usual.items():
+        case = _with(case, name, value)
+    return case
 
 
 def _search(best: Prediction, machine: Machine, name: str, values: Sequence[float]) -> Prediction:
