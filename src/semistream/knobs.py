@@ -15,7 +15,7 @@ class Pace:
     """How patient it is. None of this changes results."""
 
     rows: int = 20_000  # that are answered in a period, at least
-    turnovers: float = 0.9  # how often, in a period, as many rows leave as can wait
+    turnovers: float = 0.8  # how often, in a period, as many rows leave as can wait
     repeats: int = 2  # periods that are measured at each place, more where they differ much
     warm: int = 8  # periods that a cache gets to fill, at most
     step: float = 2.25  # factor of the first steps
