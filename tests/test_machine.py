@@ -250,3 +250,24 @@ def test_a_crash_while_saving_leaves_the_old_file(no_home, monkeypatch) -> None:
         replace(MACHINE, host="there").save(place)
     assert Machine.load() == MACHINE
     assert [p.name for p in place.parent.iterdir()] == ["machine.json"]
+
+
+def test_a_file_that_lacks_a_cost_is_still_of_use(tmp_path) -> None:
+    """One that was written before an operation had a name of its own."""
+    kept = Machine(DEVICES["ssd"], costs={"take": ((1e6, 1e-7),)}, measured="2026-01-01")
+    machine = Machine.load(kept.save(tmp_path / "machine.json"))
+    assert machine.cost("take", 1e6) == 1e-7
+    assert machine.cost("piece", 1e6) == DEFAULT_MACHINE.cost("piece", 1e6)
+
+
+def test_no_home_and_no_temporary_folder(monkeypatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("SEMISTREAM_MACHINE", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    assert Machine.load() is DEFAULT_MACHINE
+    with pytest.raises(ss.MachineError, match="SEMISTREAM_MACHINE"):
+        MACHINE.save()

@@ -222,6 +222,42 @@ def test_planning_is_fast() -> None:
     assert min(times) < 0.05, times
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("skew", -1), ("skew", "1"), ("orphans", 2), ("row_bytes", 0), ("batch_rows", 0)],
+)
+def test_a_workload_that_cannot_be_is_refused(field: str, value: object) -> None:
+    with pytest.raises(ss.SpecError, match=f"{field}="):
+        Workload(**{field: value})
+
+
+def test_whole_numbers_and_lists_are_as_good() -> None:
+    stream = Workload(skew=1, orphans=0, popularity=[[10, 0.5]])  # type: ignore[arg-type]
+    assert plan(STORE, stream, 24_000_000, HERE).chosen.rate > 0
+
+
+def test_why_a_faster_one_lost_against_the_whole_master() -> None:
+    chosen = plan(STORE, Workload(), 2_000_000_000, HERE)
+    faster = [a for a in chosen.alternatives if (a.rate or 0) > 1.03 * chosen.chosen.rate]
+    assert all("master fits whole" in a.reason for a in faster)
+
+
+def test_a_database_is_asked_by_key_unless_somebody_wants_pages() -> None:
+    table = replace(TABLE, ranges=True, scans=True)
+    free = plan(table, Workload(), 24_000_000, HERE)
+    assert {a.algorithm for a in free.alternatives if "name it" in a.reason} >= {"hybridjoin"}
+    named = plan(table, Workload(), 24_000_000, HERE, among=["hybridjoin"])
+    assert named.algorithm.name == "hybridjoin"
+    with pytest.raises(ss.MasterError, match="hybridjoin needs an index on id"):
+        plan(HEAP, Workload(), 24_000_000, HERE, among=["hybridjoin"])
+
+
+def test_a_share_of_nothing_is_said() -> None:
+    made = plan(READ, Workload(skew=0.0), 24_000_000, HDD, among=["cmeshjoin"])
+    assert made.params.front_share is not None
+    assert made.as_dict()["params"]["front_share"] == made.params.front_share
+
+
 # --- in a join ------------------------------------------------------------------------------------
 
 

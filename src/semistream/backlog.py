@@ -197,6 +197,7 @@ class Backlog:
         if len(slots):
             rows, old = self.take(slots), self.loc[slots] >> 32
             chunk = self._new_chunk(rows, len(slots))
+            self._account()  # both are there for a moment
             self.loc[slots] = (np.int64(chunk) << 32) | np.arange(len(slots), dtype=np.int64)
             self._leave_chunks(np.bincount(old, minlength=len(self._alive)))
 
@@ -204,7 +205,12 @@ class Backlog:
         """Give back the bytes of rows that have gone and of small chunks, when bytes and not slots
         are short; the copy may take `spare` bytes beyond the limit. True: it was worth it."""
         size, rows = np.array(self._size, np.float64), np.maximum(1, self.chunks.rows)
-        live = np.maximum(0, size - CHUNK_BYTES) * np.array(self._alive) / rows
+        gone = 1 - np.array(self._alive) / rows
+        if (size * gone + CHUNK_BYTES).sum() < self.limit // 32:  # about, and quickly
+            return False
+        slots = self.oldest_first()
+        where = self.loc[slots] >> 32
+        live = np.bincount(where, np.diff(self.chunks.widths(self.loc[slots])), len(size))
         gain = size - live
         order = np.argsort(live / np.maximum(1, gain), kind="stable")
         order = order[4 * gain[order] > size[order]]  # others are copied for little
@@ -213,8 +219,8 @@ class Backlog:
             return False
         chosen = np.zeros(len(size), np.bool_)
         chosen[order] = True
-        slots, before = self.oldest_first(), self._bytes
-        self._bring_together(slots[chosen[self.loc[slots] >> 32]])
+        before = self._bytes
+        self._bring_together(slots[chosen[where]])
         self._account()
         return self._bytes < before
 

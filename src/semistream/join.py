@@ -82,6 +82,8 @@ class SemiStreamJoin:
                 "adapt=True moves memory between parts of a join, and one that sheds load needs "
                 "them as they are; leave one of adapt= and shed= out"
             )
+        if not isinstance(adapt, bool | Pace):
+            raise SpecError(f"adapt={adapt!r}: give True, False or a Pace")
         self._pace = Pace() if adapt is True else adapt or None
         self._watch, self._adapting = Stopwatch(clock), None  # type: Stopwatch, Adapting | None
         self.shed, self._target = shed, shed_target(shed, question.algorithm.name)

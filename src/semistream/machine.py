@@ -69,10 +69,11 @@ class Machine:
     def cost(self, name: str, size: Any) -> Any:
         """Seconds of an operation on a table of `size` bytes: a straight line over the logarithm of
         the size between the points measured, level beyond them."""
-        if name not in self.costs:
+        points = self.costs.get(name) or DEFAULT_MACHINE.costs.get(name)  # a file may be older
+        if points is None:
             known = ", ".join(self.costs) or "none"
             raise SpecError(f"cost {name!r} is not among those measured ({known}); calibrate again")
-        sizes, seconds = np.array(self.costs[name], np.float64).T
+        sizes, seconds = np.array(points, np.float64).T
         found = np.interp(np.log(np.maximum(size, sizes[0])), np.log(sizes), seconds)
         return float(found) if np.ndim(found) == 0 else found
 
@@ -97,13 +98,14 @@ class Machine:
         Returns where it is now. All of it or nothing."""
         content = json.dumps({**FORMAT, **asdict(replace(self, note=""))}, indent=1) + "\n"
         places = [Path(path)] if path is not None else _places()
+        failed = OSError(0, "there is no folder for it")
         for place in places:
             try:
                 return _write(place, content)
             except OSError as error:
                 failed = error
         raise MachineError(
-            f"{places[-1]} cannot be written: {failed.strerror}; name a file that can, with a path "
+            f"{places[-1] if places else 'it'} cannot be written: {failed.strerror}; name a file that can, with a path "
             f"or with {PLACE} in the environment"
         ) from failed
 
@@ -146,8 +148,11 @@ def _places() -> list[Path]:
     if named:
         return [Path(named)]
     home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    scratch = Path(tempfile.gettempdir()) / f"semistream-{os.getuid()}"
-    return [home / "semistream" / "machine.json", scratch / "machine.json"]
+    places = [home / "semistream" / "machine.json"] if home.is_absolute() else []
+    with suppress(OSError):  # there may be no folder for temporary files
+        scratch = Path(tempfile.gettempdir()) / f"semistream-{os.getuid()}"
+        places.append(scratch / "machine.json")
+    return places
 
 
 def _is_ours(place: Path) -> bool:
@@ -181,7 +186,8 @@ def _read(place: Path) -> Machine:
         costs = {n: tuple((float(a), float(b)) for a, b in p) for n, p in found["costs"].items()}
         reads = tuple(ReadCost(**read) for read in found["reads"])
         device = Device(**found["device"])
-        cpu = None if found.get("cpu") is None else Cpu(**found["cpu"])
+        given = found.get("cpu")
+        cpu = None if given is None else Cpu(**{n: float(v) for n, v in given.items()})
         known = {"device": device, "reads": reads, "costs": costs, "cpu": cpu}
         return Machine(**{**found, **known})
     except OSError as error:

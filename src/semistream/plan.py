@@ -241,8 +241,10 @@ def divided(
     read = max(page, min(wanted.read, movable // 2 if not mapped else MOST_MAPPED))
     reads = 0 if mapped else max(least.read, read)
     cache = int(wanted.share * max(0, movable - reads)) if cached is None else cached
+    if split.pool and mapped:  # pages of a map cost nothing
+        return replace(split, read=read, backlog=budget - fixed - reads)
     backlog = budget - fixed - reads - cache
-    if split.pool and not mapped:
+    if split.pool:
         return replace(split, read=read, pool=cache, backlog=backlog)
     return replace(split, read=read, front=cache, backlog=backlog)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import BudgetError, SemiStreamError
+from .errors import BudgetError, MasterError
 from .machine import Machine, this_machine
 from .memory import show_bytes
 from .plan import least_bytes
@@ -22,6 +22,7 @@ from .work import Case
 BROADCAST = 10 << 20  # bytes of a table that Spark broadcasts by itself
 WHOLE = 0.75  # of the best rate: a master that can be held whole is, nothing waits then
 MOST_KNOWN = 256  # plans that are remembered: the same join is often made again
+PAGED = ("seek", "plan")  # disk phases that read pages around a key
 NEAR = 0.03  # rates that differ by less are alike: then the simplest is chosen
 
 
@@ -62,7 +63,7 @@ class Plan:
             "params": {
                 name: value
                 for name in ("front_share", "read_bytes", "page_pool")
-                if (value := getattr(self.params, name))
+                if (value := getattr(self.params, name)) is not None
             },
             "hit_ratio": work.hits,
             "pages_per_row": work.disk.pages,
@@ -104,12 +105,13 @@ def plan(
     BudgetError where none can."""
     here = machine if machine is not None else this_machine()
     key = (master, workload, memory, params, tuple(among or ()), columns, ordered, id(here))
-    if key not in _KNOWN:
+    made = _KNOWN.get(key)
+    if made is None:
         made = _plan(master, workload, memory, here, params, among, columns, ordered)
         if len(_KNOWN) >= MOST_KNOWN:
             _KNOWN.clear()
         _KNOWN[key] = made  # it keeps the machine, so its id stays its own
-    return _KNOWN[key]
+    return made
 
 
 def _plan(
@@ -127,6 +129,8 @@ def _plan(
     for name in ALGORITHMS if among is None else among:
         algorithm = ALGORITHMS[name]
         reason = cannot(algorithm, master)
+        if reason is None and among is None and master.by_key and algorithm.disk in PAGED:
+            reason = "reads pages, and a database is better asked by key; name it to have it"
         if reason is None:
             case = Case(algorithm, master, workload, memory, params or Params(), columns, ordered)
             try:
@@ -138,7 +142,8 @@ def _plan(
                 reason = f"needs {show_bytes(least_here)} of memory at least"
         lost.append(Alternative(name, None, reason))
     if not found:
-        raise least or SemiStreamError(f"no algorithm can join with {master.name}")
+        why = "; ".join(f"{a.algorithm} {a.reason}" for a in lost)
+        raise least or MasterError(f"no algorithm can join with {master.name}: {why}")
     best = max(p.rate for p in found)
     whole = [p for p in found if p.case.algorithm.front == "all" and p.rate >= WHOLE * best]
     chosen = next(p for p in [*whole, *found] if p.rate >= (1 - NEAR) * best or p in whole)
@@ -157,8 +162,6 @@ def cannot(algorithm: Algorithm, master: MasterFacts) -> str | None:
         return "reads the whole master, and there is no order to read it in"
     if master.ages and algorithm.front in ("all", "pinned"):
         return "keeps rows for good, and these must not be kept"
-    if master.by_key and algorithm.disk in ("seek", "plan"):
-        return "reads pages, and a database is asked by key"
     return None
 
 
@@ -173,7 +176,7 @@ def memory_split(found: Prediction) -> dict[str, int]:
     parts = {
         "front stage": front,
         "waiting rows": split.backlog if found.case.algorithm.disk != "none" else 0,
-        "page pool": split.pool,
+        "page pool": 0 if found.case.master.mapped else split.pool,
         "reads": 0 if found.case.master.mapped else split.read,
         "output": split.output,
         "ordered answers": split.held,
@@ -187,6 +190,9 @@ def _why(other: Prediction, chosen: Prediction) -> str:
     names = dict.fromkeys([*other.seconds, *chosen.seconds])
     more = {n: other.seconds.get(n, 0.0) - chosen.seconds.get(n, 0.0) for n in names}
     worst = max(more, key=lambda n: more[n])
+    if other.rate > (1 + NEAR) * chosen.rate:
+        times = other.rate / chosen.rate
+        return f"{times:.2g} times as fast by the model, but rows wait, and the master fits whole"
     if other.rate >= (1 - NEAR) * chosen.rate:
         return "as fast, within what the model can tell"
     text = f"{chosen.rate / other.rate:.2g} times slower: {worst} takes "
@@ -212,7 +218,8 @@ def _advice(chosen: Prediction, machine: Machine) -> list[str]:
     if not master.indexed:
         said.append("without an index every row waits for a whole scan; a store has one")
     if not machine.measured:
-        said.append("costs are not measured on this machine; run: semistream calibrate")
+        why = f" ({machine.note})" if machine.note.startswith("not used") else ""
+        said.append(f"costs are not measured on this machine{why}; run: semistream calibrate")
     return said
 
 

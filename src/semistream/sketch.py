@@ -174,7 +174,7 @@ def _sketch(
     halves = _halves(sample.codes[~np.isin(sample.codes, missing)])
     scale = sum(map(len, halves)) / max(1, sample.rows)
     known = Workload(
-        row_bytes=-(-sample.bytes // max(1, sample.rows)),
+        row_bytes=max(1, -(-sample.bytes // max(1, sample.rows))),
         columns=sample.columns,
         orphans=1 - counts.rows / sample.rows if sample.rows else 0.0,
         rows=sample.rows,

@@ -66,6 +66,16 @@ class Workload:
     ordered: bool = False  # the master's pages are in the order of popularity
     popularity: tuple[tuple[int, float], ...] = ()  # (keys, share of the rows they have), measured
 
+    def __post_init__(self) -> None:
+        for name, least, most in (("skew", 0, 10), ("orphans", 0, 1), ("row_bytes", 1, 1 << 40),
+                                  ("columns", 0, 1 << 20), ("batch_rows", 1, 1 << 50)):  # fmt: skip
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not least <= value <= most:
+                raise SpecError(f"{name}={value!r} is not a number between {least} and {most}")
+        object.__setattr__(self, "skew", float(self.skew))
+        object.__setattr__(self, "orphans", float(self.orphans))
+        object.__setattr__(self, "popularity", tuple(map(tuple, self.popularity)))
+
 
 @dataclass(frozen=True)
 class MasterFacts:

@@ -16,7 +16,7 @@ from ..machine import Machine, this_machine
 from ..master import Master, Store
 from ..master.facts import facts
 from ..memory import parse_bytes, show_bytes
-from ..planner import Plan
+from ..planner import Plan, cannot
 from ..planner import plan as make_plan
 from ..question import master_and_key
 from ..sketch import sketch_stream
@@ -116,7 +116,9 @@ def plan(args: Namespace) -> Result:
             known = replace(known, mapped=False)
         workload = _workload(args, on, master)
         among = None if args.algorithm == "auto" else [algorithm_named(args.algorithm).name]
-        columns = None if args.columns is None else len(names(args.columns))
+        shown = None if args.columns is None else names(args.columns)
+        master.check_columns(shown or [])
+        columns = None if shown is None else len(shown)
         memory = parse_bytes(args.memory, known.bytes)
         if args.rate is not None:
             memory = _least(args.rate, known, workload, machine, among, columns)
@@ -168,6 +170,8 @@ def _least(
     """The least memory with which any of the algorithms reaches a rate."""
     refused, found = None, []
     for name in among or ALGORITHMS:
+        if cannot(ALGORITHMS[name], known) is not None:
+            continue
         case = Case(ALGORITHMS[name], known, workload, 0, columns=columns)
         try:
             found.append(least_memory_for(rate, case, machine).case.memory)
@@ -175,4 +179,4 @@ def _least(
             refused = error
     if not found and refused is not None:
         raise refused
-    return min(found)
+    return min(found, default=1)  # none can work: the plan will say why

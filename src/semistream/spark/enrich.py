@@ -114,7 +114,7 @@ def explain(
     if unknown:
         raise SpecError(f"explain takes no {unknown[0]}=; it takes the fields of Master")
     one = {n: f.default for n, f in Master.__dataclass_fields__.items() if n != "source"}
-    opened = open_all(df, _masters(master, {**one, "on": on, **asked}), None)
+    opened = open_all(df, _masters(master, {**one, "on": on, **asked}), None, True)
     try:
         return "\n\n".join(step.why for step in plan_steps(df, opened, memory_per_task))
     finally:

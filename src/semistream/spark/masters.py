@@ -87,10 +87,21 @@ class Opened:
 
 
 def open_all(
-    df: DataFrame, masters: Sequence[Master], pins: str | os.PathLike[str] | None
+    df: DataFrame,
+    masters: Sequence[Master],
+    pins: str | os.PathLike[str] | None,
+    only_look: bool = False,
 ) -> list[Opened]:
+    """The masters; `only_look`: nothing will run, so no version is pinned."""
     opened = []
     for each in masters:
+        if only_look:
+            key = [m for _, m in pair_names(each.on)]
+            number = each.version if isinstance(each.version, int) else None
+            opened.append(
+                Opened(each.settled(), open_master(each.source, key, version=number), None)
+            )
+            continue
         master, folder = _open(df, each, pins)
         opened.append(Opened(each.settled(), master, folder))
     return opened
