@@ -95,6 +95,9 @@ class Front:
     def renew(self) -> None:
         """Forget what is too old or has changed. It may ask the master, and so may fail."""
 
+    def watch_anew(self) -> None:
+        """What was offered so far was not asked for by the stream: it tells nothing about it."""
+
     def clear(self) -> None:
         """Forget everything."""
 
@@ -223,6 +226,9 @@ class KeyGroups(Front):
     def _worth(self) -> int:
         """How often a code must have been asked for to take the place of another."""
         return max(self.threshold, 2 * self._segments.cutoff + 2)
+
+    def watch_anew(self) -> None:
+        self._watched = self._repeated = 0
 
     def _sleep_or_wake(self) -> None:
         """Fall asleep when keys hardly ever repeat, wake up when they do. Not while a step is under
