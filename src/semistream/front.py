@@ -131,6 +131,7 @@ class KeyGroups(Front):
     def clear(self) -> None:
         self.asleep = self.wants_to_wake = False
         self._watched = self._repeated = 0  # rows since the last look, and those of known keys
+        self._stepped = False  # the disk phase has answered rows since the last ones came
         self._sketch = np.zeros(1 << self._sketch_bits, np.uint8)
         self._absent = np.zeros(1 << self._absent_bits, np.int64)
         self._absent_used = np.zeros(1 << self._absent_bits, np.uint8)
@@ -206,6 +207,7 @@ class KeyGroups(Front):
         rows = int(uses.sum())
         self._watched += rows
         self._repeated += rows - len(codes)
+        self._stepped = True
         if self.asleep:
             return
         missing = count == 0
@@ -231,9 +233,11 @@ class KeyGroups(Front):
         self._watched = self._repeated = 0
 
     def _sleep_or_wake(self) -> None:
-        """Fall asleep when keys hardly ever repeat, wake up when they do. Not while a step is under
-        way, which answers many rows that the cache had not: their hits came before."""
-        if self._watched < max(1024, self._groups // (SEGMENTS + 2) * SEGMENTS):
+        """Fall asleep when keys hardly ever repeat, wake up when they do. Judged when the first rows
+        come after a step: elsewhere there would be hits without the misses that came with them, or
+        the other way round."""
+        stepped, self._stepped = self._stepped, False
+        if not stepped or self._watched < max(1024, self._groups // (SEGMENTS + 2) * SEGMENTS):
             return
         share = self._repeated / self._watched
         self._watched = self._repeated = 0
