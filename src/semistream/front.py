@@ -233,9 +233,9 @@ class KeyGroups(Front):
         self._watched = self._repeated = 0
 
     def _sleep_or_wake(self) -> None:
-        """Fall asleep when keys hardly ever repeat, wake up when they do. Judged when the first rows
-        come after a step: elsewhere there would be hits without the misses that came with them, or
-        the other way round."""
+        """Fall asleep when keys hardly ever repeat, wake up when they do. Judged when the first
+        rows come after a step: elsewhere there would be hits without the misses that came with
+        them, or the other way round."""
         stepped, self._stepped = self._stepped, False
         if not stepped or self._watched < max(1024, self._groups // (SEGMENTS + 2) * SEGMENTS):
             return
