@@ -98,6 +98,9 @@ class Front:
     def renew(self) -> None:
         """Forget what is too old or has changed. It may ask the master, and so may fail."""
 
+    def watch_anew(self) -> None:
+        """What was offered so far was not asked for by the stream: it tells nothing about it."""
+
     def clear(self) -> None:
         """Forget everything."""
 
@@ -137,6 +140,7 @@ class KeyGroups(Front):
     def clear(self) -> None:
         self.asleep = self.wants_to_wake = False
         self._watched = self._repeated = 0  # rows since the last look, and those of known keys
+        self._stepped = False  # the disk phase has answered rows since the last ones came
         self._sketch = np.zeros(1 << self._sketch_bits, np.uint8)
         self._absent = np.zeros(1 << self._absent_bits, np.int64)
         self._absent_used = np.zeros(1 << self._absent_bits, np.uint8)
@@ -215,6 +219,7 @@ class KeyGroups(Front):
         rows = int(uses.sum())
         self._watched += rows
         self._repeated += rows - len(codes)
+        self._stepped = True
         if self.asleep:
             return
         missing = count == 0
@@ -236,10 +241,15 @@ class KeyGroups(Front):
         """How often a code must have been asked for to take the place of another."""
         return max(self.threshold, 2 * self._segments.cutoff + 2)
 
+    def watch_anew(self) -> None:
+        self._watched = self._repeated = 0
+
     def _sleep_or_wake(self) -> None:
-        """Fall asleep when keys hardly ever repeat, wake up when they do. Not while a step is under
-        way, which answers many rows that the cache had not: their hits came before."""
-        if self._watched < self._least_watched:
+        """Fall asleep when keys hardly ever repeat, wake up when they do. Judged when the first
+        rows come after a step: elsewhere there would be hits without the misses that came with
+        them, or the other way round."""
+        stepped, self._stepped = self._stepped, False
+        if not stepped or self._watched < self._least_watched:
             return
         share = self._repeated / self._watched
         self._watched = self._repeated = 0

@@ -101,5 +101,6 @@ def _bring(engine: Engine, codes: I64, uses: I32) -> int:
     engine.front.offer(
         codes[small], uses[small], heads[small], count[small].astype(np.int32), Chunks.of(rows)
     )
+    engine.front.watch_anew()
     engine.ledger.set("read", 0)
     return count_bytes
