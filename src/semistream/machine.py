@@ -105,8 +105,8 @@ class Machine:
             except OSError as error:
                 failed = error
         raise MachineError(
-            f"{places[-1] if places else 'it'} cannot be written: {failed.strerror}; name a file that "
-            f"can, with a path or with {PLACE} in the environment"
+            f"{places[-1] if places else 'it'} cannot be written: {failed.strerror}; name a file "
+            f"that can, with a path or with {PLACE} in the environment"
         ) from failed
 
     @classmethod
