@@ -290,6 +290,23 @@ def test_the_predicted_division_is_the_join_s_own(store: ss.Store) -> None:
             assert work.waiting == join.stats.slots, name
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_snapshot_fits_whatever_the_plan_is_now(store: ss.Store, known: bool) -> None:
+    """A machine that was calibrated since would divide the same memory in another way."""
+    batch = pa.record_batch({"id": pa.array(range(0, 60_000, 7), pa.int64())})
+    asked = {"on": "id", "algorithm": "chybridjoin", "memory": 400_000}
+    wide = ss.SemiStreamJoin(store, **asked, params=ss.Params(front_share=0.0))
+    out = list(wide.push(batch))
+    schema = batch.schema if known else None
+    narrow = ss.SemiStreamJoin(
+        store, **asked, params=ss.Params(front_share=0.9), stream_schema=schema
+    )
+    narrow.restore(wide.snapshot())
+    assert narrow.stats.waiting == wide.stats.waiting > 0
+    out += narrow.drain()
+    assert sum(map(len, out)) == len(batch)
+
+
 def test_what_cannot_be_planned_says_so(store: ss.Store) -> None:
     band = ss.Band("id", "id", 5)
     join = ss.SemiStreamJoin(ss.open_master(store), condition=band, memory="1MB")

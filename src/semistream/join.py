@@ -24,7 +24,7 @@ from .errors import BudgetError, MasterError, OverrunError, ShedError, SpecError
 from .learnt import learn, load_learnt, save_learnt
 from .master import Master, Source
 from .memory import Ledger
-from .question import On, Question, ask, stream_of
+from .question import On, Question, ask, check_same_columns, stream_of
 from .shed import Shedding, SheddingEngine, load_shed, restore_shed, save_shed, shed_target
 from .sketch import workload_of
 from .snapshot import load, save
@@ -314,19 +314,8 @@ class SemiStreamJoin:
                 self._engine = SheddingEngine(
                     self._question, schema, self._ledger, self.shed, self._target
                 )
-        known = self._engine.schema
-        if known.names == schema.names and known.types == schema.types:
-            return self._engine
-        for old, new in zip(known, schema, strict=False):
-            if old.name != new.name or old.type != new.type:
-                raise SpecError(
-                    f"the stream changed: column {old.name!r} {old.type} is now "
-                    f"{new.name!r} {new.type}; start a new join for the new columns"
-                )
-        raise SpecError(
-            f"the stream changed from {len(known)} to {len(schema)} columns; start a new join for "
-            "the new columns"
-        )
+        check_same_columns(self._engine.schema, schema)
+        return self._engine
 
     def _go_on_with_shed(self) -> None:
         """Rows that an earlier join left out say what the stream's columns are."""
@@ -349,7 +338,7 @@ class SemiStreamJoin:
             raise StateError("an ordered join holds answers that wait: call drain() first")
         if engine.input:
             raise StateError("rows of the last push are still to be taken in: call drain() first")
-        parts = (engine.counters, engine.phase, engine.division)
+        parts = (engine.counters, engine.phase, self.params, engine.division)
         saved = save(engine.schema, self._identity(), *parts)
         return save_shed(engine, saved) if isinstance(engine, SheddingEngine) else saved
 
@@ -363,6 +352,12 @@ class SemiStreamJoin:
         if self.shed is not None:
             snapshot, shed = load_shed(snapshot)
         saved = load(snapshot, self._identity())
+        # Another machine, or this one calibrated since, may divide the memory in another way.
+        params = replace(self.params, **saved.knobs)
+        if params != self.params:
+            self._set_question(replace(self._question, params=params))
+            if self._engine is not None:
+                self._engine.move(self._question, None)
         engine = self._engine_for(saved.rows.schema)
         if saved.division is not None and engine.phase is not None:
             divide_anew(engine, saved.division)

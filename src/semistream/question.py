@@ -128,6 +128,22 @@ def ask(
     return Question(opened, spec, chosen, budget, params, sheds, planned)
 
 
+def check_same_columns(known: pa.Schema, schema: pa.Schema) -> None:
+    """A stream keeps the columns that it began with."""
+    if known.names == schema.names and known.types == schema.types:
+        return
+    for old, new in zip(known, schema, strict=False):
+        if old.name != new.name or old.type != new.type:
+            raise SpecError(
+                f"the stream changed: column {old.name!r} {old.type} is now "
+                f"{new.name!r} {new.type}; start a new join for the new columns"
+            )
+    raise SpecError(
+        f"the stream changed from {len(known)} to {len(schema)} columns; start a new join for "
+        "the new columns"
+    )
+
+
 def stream_of(schema: pa.Schema) -> Workload:
     """What the columns of a stream tell about it."""
     masks = len(schema) // 8 + 1  # for NULLs, which there may be none of

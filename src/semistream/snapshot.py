@@ -14,7 +14,9 @@ from .disk import DiskPhase
 from .errors import BudgetError, StateError
 from .output import Counters
 from .plan import Division
+from .spec import Params
 
+KNOBS = ("front_share", "read_bytes", "page_pool")
 _HEADER = b"semistream"
 _EXTRA = [
     pa.field("__matched", pa.bool_()),
@@ -31,6 +33,7 @@ class Saved:
     extra: pa.Table  # per waiting row: matched before, page to go on from, pages seen
     counters: dict[str, int]
     phase: dict[str, Any]
+    knobs: dict[str, Any]  # those that a plan chooses, as they were
     division: Division | None  # of memory, where it was not the plan's
 
     def refill(self, phase: DiskPhase, rows: pa.RecordBatch, codes: NDArray[np.int64]) -> None:
@@ -55,9 +58,11 @@ def save(
     question: dict[str, Any],
     counters: Counters,
     phase: DiskPhase | None,
+    params: Params,
     division: Division | None = None,
 ) -> bytes:
     header = {**question, "counters": vars(counters), "phase": phase.state() if phase else {}}
+    header["knobs"] = {name: getattr(params, name) for name in KNOBS}
     if division is not None:
         header["division"] = asdict(division)
     full = pa.schema([*schema, *_EXTRA], metadata={_HEADER: json.dumps(header)})
@@ -91,4 +96,6 @@ def load(snapshot: bytes, question: dict[str, Any]) -> Saved:
     names = [f.name for f in _EXTRA]
     stream = table.select([n for n in table.column_names if n not in names])
     division = Division(**header["division"]) if "division" in header else None
-    return Saved(stream, table.select(names), header["counters"], header["phase"], division)
+    knobs = {name: header.get("knobs", {}).get(name) for name in KNOBS if "knobs" in header}
+    saved = header["counters"], header["phase"], knobs
+    return Saved(stream, table.select(names), *saved, division)
