@@ -40,4 +40,5 @@ def test_facts_of_an_empty_master(tmp_path) -> None:
 def test_facts_hold_numbers_and_words_only(tmp_path) -> None:
     known = facts(build("map", products([1, 2]), "id", tmp_path))
     kinds = {type(getattr(known, f.name)) for f in fields(MasterFacts)}
-    assert kinds <= {int, bool, str}
+    assert kinds <= {int, bool, str, tuple}
+    assert known.key == ("id",)

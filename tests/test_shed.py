@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -322,12 +323,17 @@ def test_popularity_serves_most(algorithm) -> None:
     """At twice the capacity, wherever popular keys lie; `benchmarks/shedding.py` has more of it."""
     from benchmarks.shedding import PLACES, Setup, measure
 
+    # A sweep reads nearly all pages whatever waits: there all but "upfront" are alike, and one
+    # run differs from the next by 2 %.
     small = algorithm == "sweepjoin"
-    found = measure(Setup(rows=8_000, iterations=40 if small else 120, memory=300_000), algorithm)
+    setups = [Setup(rows=8_000, iterations=120, memory=300_000)]
+    if small:
+        setups = [replace(setups[0], iterations=30, seed=seed) for seed in (1, 2, 3)]
+    found = [measure(setup, algorithm) for setup in setups]
     for place in PLACES:
-        ours = found[place, "popularity"].served
-        assert ours >= found[place, "considering"].served, (place, found)
-        assert ours >= found[place, "upfront"].served, (place, found)
+        served = {v: sum(f[place, v].served for f in found) for _, v in found[0]}
+        assert served["popularity"] >= (0.97 if small else 1) * served["considering"], served
+        assert served["popularity"] >= served["upfront"], served
 
 
 def test_names_are_in_the_order_of_shedding(tmp_path) -> None:

@@ -126,12 +126,12 @@ def test_the_disk_phase_is_timed_without_its_reader(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("semistream.engine.perf_counter", clock)
     table = master_table([i % 100 for i in range(5_000)])
     store = ss.Store.create(tmp_path / "store", table, "id", page_bytes=1024)
     touch, outs = store.touch, 0
     monkeypatch.setattr(store, "touch", lambda wanted: clock.pass_by(1, touch(wanted)))
-    with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="1MB") as join:
+    asked = {"algorithm": "sweepjoin", "params": ss.Params(front_share=0.55)}
+    with ss.SemiStreamJoin(store, "id", memory="1MB", clock=clock, **asked) as join:
         list(join.push(sales_table(2_000, [*range(100)]).to_batches()[0]))
         for _ in join.drain():
             outs += 1

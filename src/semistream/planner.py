@@ -144,12 +144,19 @@ def _plan(
     if not found:
         why = "; ".join(f"{a.algorithm} {a.reason}" for a in lost)
         raise least or MasterError(f"no algorithm can join with {master.name}: {why}")
-    best = max(p.rate for p in found)
+    able = [p for p in found if not _waits_for_all(p)] or found
+    best = max(p.rate for p in able)
     whole = [p for p in found if p.case.algorithm.front == "all" and p.rate >= WHOLE * best]
-    chosen = next(p for p in [*whole, *found] if p.rate >= (1 - NEAR) * best or p in whole)
+    chosen = next(p for p in [*whole, *able] if p.rate >= (1 - NEAR) * best or p in whole)
     others = sorted((p for p in found if p is not chosen), key=lambda p: -p.rate)
     beaten = [Alternative(p.case.algorithm.name, p.rate, _why(p, chosen)) for p in others]
     return Plan(chosen, (*beaten, *lost), tuple(_advice(chosen, machine)), machine)
+
+
+def _waits_for_all(found: Prediction) -> bool:
+    """A scan where an index would do. Its rate may be high as long as the stream goes on; but rows
+    wait for a whole pass over the master, and so does the end of every batch on Spark."""
+    return found.case.algorithm.disk == "scan" and found.case.master.indexed
 
 
 def cannot(algorithm: Algorithm, master: MasterFacts) -> str | None:
@@ -191,8 +198,10 @@ def _why(other: Prediction, chosen: Prediction) -> str:
     more = {n: other.seconds.get(n, 0.0) - chosen.seconds.get(n, 0.0) for n in names}
     worst = max(more, key=lambda n: more[n])
     if other.rate > (1 + NEAR) * chosen.rate:
-        times = other.rate / chosen.rate
-        return f"{times:.2g} times as fast by the model, but rows wait, and the master fits whole"
+        times = f"{other.rate / chosen.rate:.2g} times as fast by the model, but "
+        if _waits_for_all(other):
+            return times + "rows wait for a whole pass over the master, and there is an index"
+        return times + "rows wait, and the master fits whole"
     if other.rate >= (1 - NEAR) * chosen.rate:
         return "as fast, within what the model can tell"
     text = f"{chosen.rate / other.rate:.2g} times slower: {worst} takes "
