@@ -62,7 +62,8 @@ def _block_rows(table: Table) -> float:
 def cell_of(
     table: Table, algorithm: str, ordered: bool, skew: float, memory: float, plan: Plan, seed: int
 ) -> Cell:
-    params = ss.Params(read_bytes=BLOCK_PAGES * table.facts.max_page_bytes, sketch=False)
+    block, share = BLOCK_PAGES * table.facts.max_page_bytes, ALGORITHMS[algorithm].share
+    params = ss.Params(front_share=share, read_bytes=block, sketch=False)
     budget = int(memory * table.facts.bytes)
     case = Case(ALGORITHMS[algorithm], table.facts, stream_of(skew, ordered), budget, params)
     work = predict(case, Machine(device=DISK, cpu=PAPER_CPU)).work
