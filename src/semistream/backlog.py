@@ -205,22 +205,20 @@ class Backlog:
         """Give back the bytes of rows that have gone and of small chunks, when bytes and not slots
         are short; the copy may take `spare` bytes beyond the limit. True: it was worth it."""
         size, rows = np.array(self._size, np.float64), np.maximum(1, self.chunks.rows)
-        gone = 1 - np.array(self._alive) / rows
-        if (size * gone + CHUNK_BYTES).sum() < self.limit // 32:  # about, and quickly
-            return False
-        slots = self.oldest_first()
-        where = self.loc[slots] >> 32
-        live = np.bincount(where, np.diff(self.chunks.widths(self.loc[slots])), len(size))
-        gain = size - live
+        live = np.maximum(0, size - CHUNK_BYTES) * np.array(self._alive) / rows  # about
+        gain, room = size - live, self.free_bytes + spare - 2 * CHUNK_BYTES
         order = np.argsort(live / np.maximum(1, gain), kind="stable")
         order = order[4 * gain[order] > size[order]]  # others are copied for little
-        order = order[np.cumsum(live[order]) <= self.free_bytes + spare - 2 * CHUNK_BYTES]
+        order = order[np.cumsum(live[order]) <= room]
         if gain[order].sum() < self.limit // 32 + CHUNK_BYTES:
             return False
         chosen = np.zeros(len(size), np.bool_)
         chosen[order] = True
-        before = self._bytes
-        self._bring_together(slots[chosen[where]])
+        slots, before = self.slots(), self._bytes
+        slots = slots[chosen[self.loc[slots] >> 32]]
+        slots = slots[np.argsort(self.ticket[slots], kind="stable")]
+        ends = self.chunks.widths(self.loc[slots])  # rows may differ much from the average
+        self._bring_together(slots[: max(0, int(np.searchsorted(ends, room, "right")) - 1)])
         self._account()
         return self._bytes < before
 

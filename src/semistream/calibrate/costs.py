@@ -55,7 +55,7 @@ SIZED = (
     "seek",
 )  # cost more on more bytes
 PRIOR = 0.05  # weight of what is usual, beside samples of weight 1
-WARM, TIMED = 0.2, 0.12  # seconds of the processor, per join
+WARM, TIMED = 0.12, 0.08  # seconds of the processor, per join
 Progress = Callable[[float, str], None]
 
 
@@ -180,7 +180,7 @@ def _push_for(seconds: float, join: SemiStreamJoin, batches: Iterator[pa.RecordB
         _read(join.push(batch))
         spent = time.process_time() - begun
         stepped = join.stats.steps > steps or join.algorithm.disk == "none"
-        if spent > seconds and (stepped or spent > 4 * seconds):
+        if spent > seconds and (stepped or spent > 3 * seconds):
             return
 
 
