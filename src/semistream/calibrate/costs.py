@@ -108,7 +108,7 @@ def _samples(
             progress(1 - deadline.left / seconds, f"{name}, join {at + 1}")
         memory = int(share * store.describe().bytes)
         try:
-            params = _some_params(rng, store.describe().max_page_bytes)
+            params = _some_params(name, rng, store.describe().max_page_bytes)
             join = SemiStreamJoin(store, KEY, algorithm=name, memory=memory, params=params)
         except BudgetError:
             continue
@@ -133,11 +133,13 @@ def _cells(
             yield stores[store], share, skew, name
 
 
-def _some_params(rng: np.random.Generator, page: int) -> Params:
-    """Any knobs: what always goes together cannot be told apart."""
-    pages = int(rng.choice([1, 4, 16]))
+def _some_params(name: str, rng: np.random.Generator, page: int) -> Params:
+    """Any knobs: what always goes together cannot be told apart. Scans of a map mostly read as much
+    as they can, which is what they do by themselves."""
     share = float(rng.choice([0.1, 0.35, 0.7]))
-    return Params(front_share=share, read_bytes=pages * (page + 1024))
+    scans = ALGORITHMS[name].disk == "scan"
+    pages = int(rng.choice([0, 0, 0, 64] if scans else [1, 4, 16]))
+    return Params(front_share=share, read_bytes=pages * (page + 1024) or None)
 
 
 def _compile(store: Store) -> None:
