@@ -56,7 +56,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     for panel in panels.flat[len(devices) :]:
         panel.set_axis_off()
     _legend(figure, dict.fromkeys(row["algorithm"] for row in rows))
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, bbox_inches="tight")
     plt.close(figure)
 
 
