@@ -24,6 +24,9 @@ def stream(kind: str, rows: int, seed: int) -> pa.RecordBatch:
     return pa.record_batch({"id": key, "nr": pa.array(range(rows))})
 
 
+HALF = ss.Params(front_share=0.55)  # a cache, whatever a plan would say
+
+
 def run(join: ss.SemiStreamJoin, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     return [*join.push(batch), *join.drain()]
 
@@ -37,6 +40,7 @@ def test_a_new_join_begins_with_what_another_learnt(tmp_path, kind, how, io) -> 
     store = ss.Store.open(tmp_path / "m", io=io)
     batch = stream(kind, 20_000, 1)
     arguments = {"on": "id", "how": how, "algorithm": "sweepjoin", "memory": "300kB"}
+    arguments["params"] = HALF
     with ss.SemiStreamJoin(store, **arguments) as join:
         for _ in range(3):
             run(join, batch)
@@ -59,7 +63,7 @@ def test_what_was_learnt_from_an_older_version_shows_no_old_row(tmp_path) -> Non
     table = master("int")
     store = ss.Store.create(tmp_path / "m", table, key="id", page_bytes=2048)
     batch = stream("int", 20_000, 1)
-    with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="300kB") as join:
+    with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="300kB", params=HALF) as join:
         run(join, batch)
         learnt = join.learnt()
     changed = pa.table({"id": list(range(0, 300, 3)), "name": ["new"] * 100})
@@ -72,6 +76,7 @@ def test_what_was_learnt_from_an_older_version_shows_no_old_row(tmp_path) -> Non
             memory="300kB",
             stream_schema=batch.schema,
             how="left",
+            params=HALF,
         ) as join:
             join.learn(learnt)
             now = pa.Table.from_batches(master_now.batches())
@@ -84,18 +89,18 @@ def test_what_was_learnt_from_an_older_version_shows_no_old_row(tmp_path) -> Non
 def test_a_smaller_front_stage_takes_the_most_popular(tmp_path) -> None:
     store = ss.Store.create(tmp_path / "m", master("int"), key="id", page_bytes=2048)
     batch = stream("int", 20_000, 1)
-    with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="500kB") as join:
+    with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="500kB", params=HALF) as join:
         for _ in range(3):
             run(join, batch)
         learnt, join_of_few = join.learnt(), join.learnt(10)
     small = ss.SemiStreamJoin(
-        store, "id", algorithm="sweepjoin", memory="120kB", stream_schema=batch.schema
+        store, "id", algorithm="sweepjoin", memory="120kB", stream_schema=batch.schema, params=HALF
     )
     small.learn(learnt)
     run(small, batch.slice(0, 500))
     assert small.stats.front_hits > 250
     few = ss.SemiStreamJoin(
-        store, "id", algorithm="sweepjoin", memory="500kB", stream_schema=batch.schema
+        store, "id", algorithm="sweepjoin", memory="500kB", stream_schema=batch.schema, params=HALF
     )
     few.learn(join_of_few)
     run(few, batch.slice(0, 500))

@@ -20,10 +20,10 @@ from .tuner import tune
 from .work import Case
 
 BROADCAST = 10 << 20  # bytes of a table that Spark broadcasts by itself
-WHOLE = 0.75  # of the best rate: a master that can be held whole is, nothing waits then
+WHOLE = 0.5  # of the best rate: a master that can be held whole is, nothing waits then
 MOST_KNOWN = 256  # plans that are remembered: the same join is often made again
 PAGED = ("seek", "plan")  # disk phases that read pages around a key
-NEAR = 0.03  # rates that differ by less are alike: then the simplest is chosen
+NEAR = 0.1  # rates that differ by less are alike: then the simplest is chosen
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from .predict import Prediction, predict
 from .work import Case, with_params
 
 DEFAULT_BUFFER = 930_000  # bytes: MESHJOIN with a default buffer, section 4.3, the best for 20 MB
-SHARES = (0.0, 0.03, 0.08, 0.16, 0.28, 0.42, 0.58, 0.75, 0.9)
-BUFFERS = tuple(1 << i for i in range(15, 25))  # 32 kB to 16 MB
+SHARES = (0.0, 0.05, 0.14, 0.28, 0.5, 0.75, 0.9)
+BUFFERS = (1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 23)
 POOLS = (0.0, 0.2, 0.4, 0.6, 0.8)
 MOST_TIMES = 1 << 20  # of the least memory: beyond, more does not help
 
@@ -42,7 +42,8 @@ def tune(case: Case, machine: Machine, buffer: str = "best") -> Prediction:
         case = with_params(case, read_bytes=DEFAULT_BUFFER)
     knobs = _knobs(case)
     best = predict(_usual(case, [name for name, _ in knobs]), machine)
-    for name, values in [*knobs, *knobs[:-1]]:  # the first once more, with the last one tuned
+    again = knobs[:-1] if case.algorithm.disk == "scan" else []
+    for name, values in [*knobs, *again]:  # the first once more, with the last one tuned
         best = _search(best, machine, name, values)
     return best
 
@@ -93,7 +94,7 @@ def _knobs(case: Case) -> list[tuple[str, Sequence[float]]]:
     knobs: list[tuple[str, Sequence[float]]] = []
     if algorithm.disk in ("scan", "seek") and params.read_bytes is None:
         page = case.master.max_page_bytes + 1024
-        sizes = BUFFERS if algorithm.disk == "scan" else [page * n for n in (1, 2, 4, 8, 16)]
+        sizes = BUFFERS if algorithm.disk == "scan" else [page * n for n in (1, 4, 16)]
         if not (algorithm.disk == "scan" and case.master.mapped):
             knobs.append(("read_bytes", [max(page, size) for size in sizes]))
     if algorithm.front in ("groups", "pinned") and params.front_share is None:
