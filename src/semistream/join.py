@@ -20,7 +20,7 @@ from .columns import one_batch
 from .conditions import Condition
 from .dividing import divide_anew
 from .engine import Engine
-from .errors import BudgetError, MasterError, OverrunError, ShedError, SpecError, StateError
+from .errors import BudgetError, MasterError, SpecError, StateError
 from .learnt import learn, load_learnt, save_learnt
 from .master import Master, Source
 from .memory import Ledger
@@ -30,6 +30,7 @@ from .sketch import workload_of
 from .snapshot import load, save
 from .spec import Params, Workload
 from .stats import Stats, stats_of
+from .turns import Turns
 
 
 class SemiStreamJoin:
@@ -89,9 +90,7 @@ class SemiStreamJoin:
         self.shed, self._target = shed, shed_target(shed, question.algorithm.name)
         self._ledger = Ledger(self.budget)
         self._engine: Engine | None = None
-        self._pending: Iterator[pa.RecordBatch] | None = None
-        self._closed = False
-        self._failed: BaseException | None = None
+        self._turns = Turns(self._watch)
         self._before = (self.master.traffic.pages, self.master.traffic.bytes)
         if stream_schema is not None:
             engine = self._engine_for(stream_schema)
@@ -108,32 +107,32 @@ class SemiStreamJoin:
     def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch in now; returns the output that is complete now. Read all of it before the
         next call."""
-        self._ready()
+        self._turns.ready()
         if not isinstance(batch, pa.RecordBatch):
             raise SpecError(f"push takes a pyarrow RecordBatch, not {type(batch).__name__}")
         engine = self._engine_for(batch.schema)
         engine.input.append(batch)
-        return self._run(engine.intake())
+        return self._turns.take(engine.intake())
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the disk phase, whatever waits."""
-        self._ready()
+        self._turns.ready()
         self._go_on_with_shed()
-        return self._run(self._engine.step()) if self._engine is not None else iter(())
+        return self._turns.take(self._engine.step()) if self._engine is not None else iter(())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Answer everything that waits, and all shed rows."""
-        self._ready()
+        self._turns.ready()
         self._go_on_with_shed()
-        return self._run(self._engine.drain()) if self._engine is not None else iter(())
+        return self._turns.take(self._engine.drain()) if self._engine is not None else iter(())
 
     def refresh(self, master: Master | None = None) -> Iterator[pa.RecordBatch]:
         """Answer everything that waits, then go on with the newest version of the master, or with
         `master`, a version of it. Cached rows that did not change stay. Read all of the output:
         the version moves when it ends."""
-        self._ready()
+        self._turns.ready()
         self._go_on_with_shed()
-        return self._run(self._refresh(master))
+        return self._turns.take(self._refresh(master))
 
     def _refresh(self, wanted: Master | None) -> Iterator[pa.RecordBatch]:
         if self._engine is not None:
@@ -175,10 +174,10 @@ class SemiStreamJoin:
     def close(self) -> None:
         """Let go of memory. Waiting rows are forgotten: drain first to have them answered."""
         self._last = self.stats
-        self._closed = True
+        self._turns.closed = True
         if self._engine is not None and self._engine.order is not None:
             self._engine.order.close()
-        self._pending = self._engine = None
+        self._engine = None
         for part in list(self._ledger.parts):
             self._ledger.set(part, 0)
 
@@ -191,7 +190,7 @@ class SemiStreamJoin:
         """Begin with the popular keys of another join on this master: their rows are read now, so
         that the front stage is not empty. It changes speed only. The stream's columns must be
         known: give stream_schema=, or push first; nothing may wait."""
-        self._ready()
+        self._turns.ready()
         if learnt == b"":
             return
         codes, uses = load_learnt(learnt)
@@ -202,7 +201,7 @@ class SemiStreamJoin:
     def reset(self) -> None:
         """Forget waiting rows and unread output, keep what the front stage has learnt. Forgotten
         rows no longer count as rows in."""
-        self._pending = self._failed = None
+        self._turns.forget()
         if self._engine is not None:
             self._engine.reset()
 
@@ -221,7 +220,7 @@ class SemiStreamJoin:
 
     @property
     def stats(self) -> Stats:
-        if self._closed:
+        if self._turns.closed:
             return replace(self._last, waiting=0, buffered=0, bytes_held=0)
         pages, count = self._before
         read = self.master.traffic.pages - pages, self.master.traffic.bytes - count
@@ -238,7 +237,7 @@ class SemiStreamJoin:
     def workload(self) -> Workload:
         """What the stream has been like of late: skew, orphans, size of rows, popularity of keys.
         With a budget of about a megabyte or less, only what counters say."""
-        if self._closed:
+        if self._turns.closed:
             raise StateError("the join is closed; ask for its workload before")
         return workload_of(self._engine)
 
@@ -252,49 +251,6 @@ class SemiStreamJoin:
                 "with shedding, memory is divided by fixed shares"
             )
         return str(self._question.plan)
-
-    # --- order of calls ------------------------------------------------------------------------
-
-    def _ready(self) -> None:
-        if self._closed:
-            raise StateError("the join is closed; make a new one")
-        if self._failed is not None:
-            raise StateError(f"the join failed ({self._failed!r}); make a new one")
-        if self._pending is not None:
-            raise StateError(
-                "output of the last call was not read to its end; read it (for out in "
-                "join.push(batch): ...) before the next call"
-            )
-
-    def _run(self, work: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Start the work now, up to its first output. The rest is done as it is read, so that
-        output never piles up in memory."""
-        first = self._guarded(work)
-        if first is None:
-            return iter(())
-        self._pending = work
-
-        def rest(out: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
-            while out is not None:
-                yield out  # given up here, rows are still to come: the next call refuses
-                out = self._guarded(work)
-            self._pending = None
-
-        return rest(first)
-
-    def _guarded(self, work: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-        """The next output. When the master cannot be read or the budget is refused, all rows are
-        still here, the pushed ones too: go on with drain(). After any other error they may not
-        be, and the join is of no more use."""
-        try:
-            with self._watch:
-                return next(work, None)
-        except BaseException as error:
-            self._pending = None
-            known = isinstance(error, MasterError | BudgetError | ShedError)
-            if not known or isinstance(error, OverrunError):
-                self._failed = error
-            raise
 
     # --- beginning -----------------------------------------------------------------------------
 
@@ -330,7 +286,7 @@ class SemiStreamJoin:
     def snapshot(self) -> bytes:
         """Waiting rows and counters as bytes (an Arrow stream). The front stage is not part of it:
         it changes speed only."""
-        self._ready()
+        self._turns.ready()
         engine = self._engine
         if engine is None:
             return b""
@@ -344,7 +300,7 @@ class SemiStreamJoin:
 
     def restore(self, snapshot: bytes) -> None:
         """Go on from a snapshot of a join with the same question on the same master version."""
-        self._ready()
+        self._turns.ready()
         if self.stats.rows_in > self.stats.shed_out:
             raise StateError("restore goes into a new join; this one has taken in rows")
         if snapshot == b"":
