@@ -190,6 +190,30 @@ def test_the_slower_of_two_writers_leaves_nothing(path) -> None:
     check_clean(path)
 
 
+def overtaken(path: Path) -> Iterator[pa.RecordBatch]:
+    """Rows of a change of version 1; meanwhile others publish 2 and 3, and 2 expires."""
+    yield from rows({1: 10}).to_batches()
+    ss.Store.open(path).upsert(rows({1: 20})).upsert(rows({1: 30})).expire(0.0)
+
+
+@pytest.mark.parametrize("tidied", [False, True])
+def test_a_number_that_expired_is_not_given_again(tidied, path, monkeypatch) -> None:
+    """Version 2 would be free, and nobody would ever see a change that took it."""
+    from semistream.master.store import expire as store_expire
+
+    if tidied:  # as after a day
+        monkeypatch.setattr(store_expire, "LEFTOVER_AGE", -60.0)
+    with pytest.raises(ss.ConflictError, match=r"version 2 .*open the store again and retry"):
+        ss.Store.open(path).upsert(overtaken(path))
+    store = ss.Store.open(path)
+    assert store.version == 3
+    assert dict(rows_of(pa.Table.from_batches(store.batches()))) == {COUNTER: 0, 1: 30}
+    manifests = {p.name: p.stat().st_size > 0 for p in (path / "manifests").iterdir()}
+    there = {} if tidied else {"00000001.json": False, "00000002.json": False}
+    assert manifests == {**there, "00000003.json": True}
+    check_clean(path)
+
+
 def test_a_version_that_expires_while_it_is_opened(path, monkeypatch) -> None:
     """The manifest was listed, and is gone when it is read; or its files are."""
     from semistream.master.store import format as fmt

@@ -28,7 +28,7 @@ from .work import Case, with_params
 
 DEFAULT_BUFFER = 930_000  # bytes: MESHJOIN with a default buffer, section 4.3, the best for 20 MB
 SHARES = (0.0, 0.05, 0.14, 0.28, 0.5, 0.75, 0.9)
-BUFFERS = (1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 23)
+BUFFERS = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 23)
 POOLS = (0.0, 0.4, 0.8)
 MOST_TIMES = 1 << 20  # of the least memory: beyond, more does not help
 

@@ -3,6 +3,9 @@
 While a writer works it holds a lock on a file of its own in the data folder. Its death ends the
 lock, whatever killed it, and the next writer removes what it left. In an object store there are no
 such locks: there, files that no version names go when they are a day old.
+
+The manifest of a version that expires is emptied, and its name stays taken for a day: a slow writer
+who began before it must not publish under its number, below versions that others have seen.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from pathlib import Path
 
 from ...errors import SpecError, StoreError
 from . import format as fmt
-from .place import DATA, MANIFESTS, LocalPlace, Place, sync_dir
+from .place import DATA, MANIFESTS, FileInfo, LocalPlace, Place, sync_dir
 
 OURS = re.compile(r"\.?[0-9a-f]{32}[-.].*|\.sort-.*")  # names that writers of stores give
 UNPUBLISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # a manifest on its way
@@ -102,7 +105,9 @@ def clean(place: Place, mine: str = "") -> list[str]:
     """Remove files that no version names and no living writer can be writing. The order matters:
     whoever wrote a listed file had its lock before, and publishes before it lets the lock go."""
     found = [file for file in place.list(DATA) if OURS.fullmatch(file.name)]
-    drafts = [file for file in place.list(MANIFESTS) if UNPUBLISHED.fullmatch(file.name)]
+    manifests = place.list(MANIFESTS)
+    drafts = [file for file in manifests if UNPUBLISHED.fullmatch(file.name)]
+    expired = [f for f in manifests if f.name.endswith(".json") and not f.bytes and _is_old(f)]
     if isinstance(place, LocalPlace):
         folders = [p for p in place.data.glob(".sort-*") if p.is_dir()]
         locks = [f.name for f in place.list(DATA) if LOCK.fullmatch(f.name) and f.name != mine]
@@ -111,14 +116,18 @@ def clean(place: Place, mine: str = "") -> list[str]:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
     else:
-        found = [file for file in found if file.changed < time.time() - LEFTOVER_AGE]
-        drafts = [file for file in drafts if file.changed < time.time() - LEFTOVER_AGE]
+        found = [file for file in found if _is_old(file)]
+        drafts = [file for file in drafts if _is_old(file)]
     named = _named(place) if found else set()
     gone = [f"{DATA}/{file.name}" for file in found if file.name not in named]
-    gone += [f"{MANIFESTS}/{file.name}" for file in drafts]
+    gone += [f"{MANIFESTS}/{file.name}" for file in [*drafts, *expired]]
     for name in gone:
         place.remove(name)
     return gone
+
+
+def _is_old(file: FileInfo) -> bool:
+    return file.changed < time.time() - LEFTOVER_AGE
 
 
 def _named(place: Place) -> set[str]:
@@ -160,7 +169,7 @@ def expire(
     files = {name for version in old for name in _files(fmt.manifest_if_there(place, version))}
     with writing(place):
         for version in old:  # first what readers find a version by, then what it is made of
-            place.remove(fmt.manifest_name(version))
+            place.retire(fmt.manifest_name(version))
         if old and isinstance(place, LocalPlace):  # none may come back when power is lost
             sync_dir(place.root / MANIFESTS)
         for name in files - _named(place) if old else ():

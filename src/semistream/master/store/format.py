@@ -120,15 +120,20 @@ def manifest_name(version: int) -> str:
 
 
 def versions(place: Place) -> list[int]:
-    """Published versions, ascending."""
-    names = [file.name for file in place.list(MANIFESTS)]
-    return sorted(int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit())
+    """Published versions that have not expired, ascending. An expired one is an empty file; the
+    latest does not expire, so if that is empty it is damaged, and must not be passed over."""
+    files = {file.name[:-5]: file for file in place.list(MANIFESTS) if file.name.endswith(".json")}
+    numbers = sorted((int(stem), file.bytes) for stem, file in files.items() if stem.isdigit())
+    return [number for number, size in numbers if size or number == numbers[-1][0]]
 
 
 def read_manifest(place: Place, version: int) -> Manifest:
     where = f"{place}/{manifest_name(version)}"
     try:
-        body = json.loads(place.read(manifest_name(version)))
+        content = place.read(manifest_name(version))
+        if not content:
+            raise ValueError("it is empty")
+        body = json.loads(content)
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise ValueError("not a manifest of a store")
         if body["format_version"] not in READABLE:
@@ -189,7 +194,11 @@ def _check_known(where: str, manifest: Manifest) -> None:
 
 
 def publish(place: Place, manifest: Manifest) -> None:
-    """Create the manifest if it is absent, all of it or nothing: this is the commit."""
+    """Create the manifest if it is absent, all of it or nothing: this is the commit. What others
+    published meanwhile may have expired, too: its number is as good as taken, or this version would
+    lie below theirs, unseen."""
+    if max(versions(place), default=0) >= manifest.version:
+        raise conflict(place, manifest.version)
     try:
         place.create(manifest_name(manifest.version), manifest.to_json())
     except FileExistsError:

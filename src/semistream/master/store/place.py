@@ -65,6 +65,10 @@ class Place(ABC):
         """Delete a file, if it is there."""
 
     @abstractmethod
+    def retire(self, name: str) -> None:
+        """Empty a small file at once; its name stays taken."""
+
+    @abstractmethod
     def prepare(self) -> None:
         """Make folders for a new store."""
 
@@ -142,6 +146,12 @@ class LocalPlace(Place):
 
     def remove(self, name: str) -> None:
         (self.root / name).unlink(missing_ok=True)
+
+    def retire(self, name: str) -> None:
+        target = self.root / name
+        temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
+        temporary.touch()
+        os.rename(temporary, target)
 
     def prepare(self) -> None:
         try:

@@ -159,6 +159,10 @@ class RemotePlace(Place):
         with suppress(FileNotFoundError):
             self._try(f"deleting {self.name}/{name}", lambda: self._system.rm_file(path))
 
+    def retire(self, name: str) -> None:
+        path = self._path(name)
+        self._try(f"emptying {self.name}/{name}", lambda: self._system.pipe_file(path, b""))
+
     def prepare(self) -> None:
         """There are no folders to make; but what cannot be published should not be begun."""
         self._check_exclusive()
