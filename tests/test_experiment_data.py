@@ -17,7 +17,7 @@ from benchmarks import workload
 from experiments import generate, masters_many, weather
 from experiments.arrivals import Bursty, Steady, hurst_exponent
 from experiments.drifting import DriftingHotSet, TemporalLocality
-from semistream import Store
+from semistream import SemiStreamJoin, Store
 from semistream.model import zipf
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def test_temporal_locality_is_zipf_within_a_slice() -> None:
         share = counts[:top].sum() / 100_000
         assert share == pytest.approx(zipf.share(top, 2_000, 1.0), rel=0.06)
     ordered = TemporalLocality(50_000, intervals=25, interval_rows=100_000, ordered=True)
-    assert np.bincount(keys_of(ordered, 100_000)).argmax() == 0
+    hottest = [np.argsort(-np.bincount(keys_of(s, 100_000)))[:5] for s in (ordered, stream)]
+    assert hottest[0].max() < 10  # ranks 1 to 5, give or take
+    assert hottest[1].max() > 100  # scattered
 
 
 def test_a_drifting_hot_set_loses_its_part_and_keeps_the_rest() -> None:
@@ -138,6 +140,17 @@ def test_zipf_keys_are_as_frequent_as_asked_and_aligned_with_the_stream(tmp_path
     assert len(pc.unique(rows.column("name"))) == 60_000
 
 
+def test_matches_per_row_are_those_of_two_aligned_laws() -> None:
+    keys = 20_000
+    master = masters_many.zipf_rows(0, keys, keys=keys, skew=1.0).column(workload.KEY).to_numpy()
+    rng = np.random.default_rng(4)
+    stream = workload.stream_table(rng, 400_000, keys, 0.5).column(workload.KEY).to_numpy()
+    matches = np.bincount(master, minlength=keys)[stream].mean()
+    ranks = np.arange(1, keys + 1)
+    chance = [ranks**-skew / zipf.harmonic(keys, skew) for skew in (0.5, 1.0)]
+    assert matches == pytest.approx(keys * np.dot(*chance), rel=0.05)
+
+
 def test_rows_do_not_depend_on_the_slice() -> None:
     for make in (
         partial(masters_many.zipf_rows, keys=5_000, skew=0.7, seed=3),
@@ -159,6 +172,15 @@ def test_every_key_is_there_so_many_times(tmp_path: Path) -> None:
     assert len(np.unique(keys)) == 2_000
     with pytest.raises(ValueError, match="multiple"):
         masters_many.repeated_keys(tmp_path, 40_001, 20)
+
+
+def test_every_row_of_the_temporal_stream_meets_its_key_so_many_times(tmp_path: Path) -> None:
+    stream = TemporalLocality(40_000, times=4, interval_rows=200)
+    join = SemiStreamJoin(
+        masters_many.repeated_keys(tmp_path, 40_000, 4), on=stream.key, memory="4MB"
+    )
+    out = [*join.push(next(stream.batches(1, 25 * 200))), *join.drain()]
+    assert sum(len(batch) for batch in out) == 4 * 25 * 200
 
 
 def test_a_master_is_made_once(tmp_path: Path) -> None:

@@ -96,6 +96,15 @@ def test_journey_comes_in_time_order_and_begins_again(tmp_path: Path) -> None:
     assert Store.open(journey.products(tmp_path)).manifest.rows == 92_331
 
 
+def test_a_join_finds_the_same_orphans(tmp_path: Path) -> None:
+    stream = journey.transactions()
+    join = SemiStreamJoin(journey.products(tmp_path), on=stream.key, how="anti", memory="4MB")
+    rows = 0
+    for batch in islice(stream.batches(1, 489_769), 3):  # three batches are all of them
+        rows += sum(len(out) for out in join.push(batch))
+    assert rows + sum(len(out) for out in join.drain()) == 4_836
+
+
 def test_flights_orphans_are_what_their_page_says() -> None:
     planes, airports = flights.master_rows("planes"), flights.master_rows("airports")
     trips = flights.flight_rows()
@@ -194,6 +203,8 @@ def test_the_surrogate_is_many_to_many_and_named_synthetic(tmp_path: Path) -> No
     assert len(counts) == weather.LONGITUDES
     assert counts.mean() == 10
     assert counts.var() == pytest.approx(10, rel=0.1)  # uniform draws: Poisson
+    lat = table.column("lat").to_numpy()
+    assert (lat.min(), lat.max()) == (-9_000, 9_000)
     stream = weather.SyntheticReports()
     assert "synthetic" in stream.name
     keys = keys_of(stream, 50_000)
