@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from benchmarks import workload
-from experiments.keeping import PAGE_BYTES, kept
+from experiments.keeping import kept
 from semistream import Store
 
 if TYPE_CHECKING:
@@ -31,12 +31,11 @@ _PART_ROWS = 2_000_000  # rows of one task: about 240 MB
 _DRIVER_MEMORY = "4g"
 
 
-def products(
-    folder: Path, rows: int, page_bytes: int = PAGE_BYTES, spark: SparkSession | None = None
-) -> Path:
-    """The store of `rows` products, every key once, about 120 bytes each."""
-    path = folder / f"products-{rows}-page{page_bytes}"
-    return kept_rows(path, rows, workload.master_table, workload.KEY, page_bytes, spark)
+def products_by_spark(
+    path: Path, rows: int, page_bytes: int, spark: SparkSession | None = None
+) -> None:
+    """Make the store of `rows` products, every key once, about 120 bytes each."""
+    build_by_spark(path, rows, workload.master_table, workload.KEY, page_bytes, spark)
 
 
 def kept_rows(
@@ -48,17 +47,39 @@ def kept_rows(
     spark: SparkSession | None = None,
     spark_from: int = SPARK_FROM,
 ) -> Path:
-    """The store at `path`, made of rows 0 .. `rows` - 1 if it is not there. Without a session
-    that is running, one is started where it is needed, and stopped."""
+    """The store at `path`, made of rows 0 .. `rows` - 1 if it is not there."""
 
     def build(to: Path) -> None:
         if rows <= spark_from:
             Store.create(to, _made_here(rows, make), key, page_bytes=page_bytes)
         else:
-            with _session(spark, to.parent) as session:
-                _build_by_spark(session, to, rows, make, key, page_bytes)
+            build_by_spark(to, rows, make, key, page_bytes, spark)
 
     return kept(path, build)
+
+
+def build_by_spark(
+    to: Path,
+    rows: int,
+    make: MakeRows,
+    key: str,
+    page_bytes: int,
+    spark: SparkSession | None = None,
+) -> None:
+    """Make a store in Spark's tasks; rows pass through no driver. Without a session that is
+    running, one is started and stopped."""
+    # Late: whoever makes small masters only, or reuses large ones, needs no Spark.
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from benchmarks.spark_data import made_frame
+    from semistream.spark import build_store
+
+    parts = max(4, -(-rows // _PART_ROWS))
+    schema = from_arrow_schema(make(0, 0).schema)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with _session(spark, to.parent) as session:
+        frame = made_frame(session, rows, parts, make, schema)
+        build_store(frame, to, key, page_bytes=page_bytes)
 
 
 def _made_here(rows: int, make: MakeRows) -> pa.RecordBatchReader:
@@ -67,20 +88,6 @@ def _made_here(rows: int, make: MakeRows) -> pa.RecordBatchReader:
             yield from make(first, min(_AT_ONCE, rows - first)).to_batches()
 
     return pa.RecordBatchReader.from_batches(make(0, 0).schema, batches())
-
-
-def _build_by_spark(
-    spark: SparkSession, to: Path, rows: int, make: MakeRows, key: str, page_bytes: int
-) -> None:
-    # Late: whoever makes small masters only, or reuses large ones, needs no Spark.
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    from benchmarks.spark_data import made_frame
-    from semistream.spark import build_store
-
-    parts = max(4, -(-rows // _PART_ROWS))
-    frame = made_frame(spark, rows, parts, make, from_arrow_schema(make(0, 0).schema))
-    build_store(frame, to, key, page_bytes=page_bytes)
 
 
 @contextmanager
