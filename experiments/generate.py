@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from benchmarks import workload
 from experiments.keeping import kept
 from semistream import Store
 
@@ -29,13 +28,6 @@ SPARK_FROM = 20_000_000
 _AT_ONCE = 250_000  # rows that are made together here
 _PART_ROWS = 2_000_000  # rows of one task: about 240 MB
 _DRIVER_MEMORY = "4g"
-
-
-def products_by_spark(
-    path: Path, rows: int, page_bytes: int, spark: SparkSession | None = None
-) -> None:
-    """Make the store of `rows` products, every key once, about 120 bytes each."""
-    build_by_spark(path, rows, workload.master_table, workload.KEY, page_bytes, spark)
 
 
 def kept_rows(

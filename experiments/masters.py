@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-
-import semistream as ss
 from benchmarks import workload
 from benchmarks.report import count_text, say
+from experiments.generate import kept_rows
 from semistream.spec import ALGORITHMS
 
 PAGE_BYTES = 64 << 10  # a store's default
 SMALL_PAGE = 8 << 10  # the papers' pages, for those who read one page per row
 ROW_BYTES = 120  # of a master row in the papers, and about that here
 INDEX_BYTES = 24  # per page, in memory while a store is open
-SLICE = 500_000
-MANY = 20_000_000  # rows from which on Spark makes them
 
 
 def products(folder: Path, rows: int, page_bytes: int = PAGE_BYTES) -> Path:
     """`rows` products with keys 0 .. rows - 1, one row each, about 120 bytes."""
     path = folder / f"products-{rows}-{page_bytes}"
-    if not (path / "manifests").exists():
+    if not path.exists():
         say(f"  making a master of {count_text(rows)} rows ...")
-        if rows > MANY:
-            from experiments.generate import products_by_spark  # late: it needs Java
-
-            products_by_spark(path, rows, page_bytes)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            ss.Store.create(path, slices(rows), workload.KEY, page_bytes=page_bytes)
-    return path
-
-
-def slices(rows: int) -> Iterator[pa.RecordBatch]:
-    for first in range(0, rows, SLICE):
-        yield from workload.master_table(first, min(SLICE, rows - first)).to_batches()
+    return kept_rows(path, rows, workload.master_table, workload.KEY, page_bytes)
 
 
 def products_for(algorithm: str, folder: Path, rows: int, memory: int) -> Path:
