@@ -37,12 +37,12 @@ def kept_rows(
     key: str,
     page_bytes: int,
     spark: SparkSession | None = None,
-    spark_from: int = SPARK_FROM,
+    spark_from: int | None = None,
 ) -> Path:
     """The store at `path`, made of rows 0 .. `rows` - 1 if it is not there."""
 
     def build(to: Path) -> None:
-        if rows <= spark_from:
+        if rows <= (SPARK_FROM if spark_from is None else spark_from):
             Store.create(to, _made_here(rows, make), key, page_bytes=page_bytes)
         else:
             build_by_spark(to, rows, make, key, page_bytes, spark)

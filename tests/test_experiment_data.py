@@ -195,7 +195,7 @@ def test_a_master_is_made_once(tmp_path: Path) -> None:
 def test_large_masters_of_products_are_made_by_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masters, "MANY", 10_000)
+    monkeypatch.setattr(generate, "SPARK_FROM", 10_000)
     monkeypatch.setattr(Store, "create", None)  # not here, that is
     path = masters.products(tmp_path, 10_001, page_bytes=8192)
     assert rows_of(path).cast(workload.MASTER_SCHEMA).equals(workload.master_table(0, 10_001))
