@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.report import manifest, read_csv, say, write_csv, write_manifest
 from experiments.base import SCALES, Experiment, Run
+from experiments.charts import save
 from experiments.page import DOCS, write_page
 from experiments.registry import experiment, names
 
@@ -79,7 +80,7 @@ def one_run(found: Experiment, run: Run, out: Path, args: argparse.Namespace) ->
         write_manifest(record, manifest(vars(args), run.seed, seconds=round(spent), **more))
         say(f"  measured in {spent:.0f} s")
     rows = read_csv(csv)
-    found.draw(rows).savefig(chart, dpi=130)
+    save(found.draw(rows), chart)
     verdict = found.judge(rows)
     say(f"  {verdict.word}: {verdict.ours}\n  {verdict.reason}")
 
