@@ -1,0 +1,1 @@
+"""Experiments: the papers' claims, measured again; data, runs and the page that reports them."""
