@@ -85,10 +85,15 @@ def _build_by_spark(
 
 @contextmanager
 def _session(running: SparkSession | None, folder: Path) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    from benchmarks.spark_data import start_spark
+
+    # A process has one session: stopping a second one would stop that of the caller.
+    running = running or SparkSession.getActiveSession()
     if running is not None:
         yield running
         return
-    from benchmarks.spark_data import start_spark
 
     with tempfile.TemporaryDirectory(prefix="spark-", dir=folder) as scratch:
         started = start_spark(Path(scratch), _DRIVER_MEMORY)

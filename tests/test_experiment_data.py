@@ -180,10 +180,11 @@ def test_spark_makes_the_same_master(
 ) -> None:
     def made(spark_from: int) -> pa.Table:
         path = tmp_path / f"from-{spark_from}"
-        generate.kept_rows(path, 30_000, make, workload.KEY, 8192, spark, spark_from)
+        generate.kept_rows(path, 30_000, make, workload.KEY, 8192, spark_from=spark_from)
         return rows_of(path).sort_by([(workload.KEY, "ascending"), ("name", "ascending")])
 
     here = made(spark_from=30_000)
     with_spark = made(spark_from=29_999)
     assert with_spark.cast(here.schema).equals(here)
     assert len(list((tmp_path / "from-29999" / "data").glob("*"))) > 2  # several tasks wrote it
+    assert spark.range(3).count() == 3  # the session that was running still is
