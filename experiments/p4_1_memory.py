@@ -25,6 +25,7 @@ from experiments.mesh_sizes import (
     OURS,
     PAPERS,
     as_published,
+    briefly,
     facts_of,
     symbols,
     tuned_buffer,
@@ -33,6 +34,7 @@ from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+FEWER = (0.001, 0.005, 0.01, 0.03, 0.1)
 PUBLISHED = {0.005: 3_500, 0.01: 6_000, 0.1: 26_000}
 PUBLISHED_INL = {0.005: 274}
 SKEW = 0.5
@@ -44,7 +46,7 @@ POOL = replace(TUNED, page_pool=0.9)
 
 def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
     rows = run.pick(20_000, 3_500_000, 3_500_000)
-    shares = run.pick((0.2, 1.0), SHARES, SHARES)
+    shares = run.pick((0.2, 1.0), FEWER, SHARES)
     stream = ZipfStream(rows, SKEW)
     for device in (HDD, None):
         for algorithm in ("meshjoin", "inlj", "sweepjoin"):
@@ -54,8 +56,10 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
                 found = cell(
                     run, products_for(algorithm, run.data, rows, memory), stream, algorithm,
                     memory, device=device, params=POOL if algorithm == "inlj" else TUNED,
-                    **pace(run, algorithm),
+                    **paces(run),
                 )  # fmt: skip
+                if algorithm == "meshjoin" and device is not None:
+                    found = briefly(found, 1.2, 1.0, 5)
                 yield label, found
                 if algorithm == "meshjoin" and device is not None:
                     yield from published_memory(label, found)
@@ -64,12 +68,9 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
         yield {"share": shares[-1], "accounting": OURS, "rows": rows}, bound
 
 
-def pace(run: Run, algorithm: str) -> Row:
-    """As many rows as needed and no more: the smallest windows have a hundred rows, and each
-    filling of them is a scan of the whole master."""
-    few = {"misses": 500, "warm_rows": 500} if algorithm == "inlj" else {}
-    usual = {"misses": 1} if algorithm == "meshjoin" else {}
-    return run.pick({**usual, **few}, {**usual, "seconds": 0.8}, usual)
+def paces(run: Run) -> Row:
+    few: Row = {"misses": 500, "most_rows": 3_000}
+    return run.pick(few, {"seconds": 0.8}, {})
 
 
 def published_memory(label: Row, found: Cell) -> Iterator[tuple[Row, Cell]]:
@@ -79,7 +80,7 @@ def published_memory(label: Row, found: Cell) -> Iterator[tuple[Row, Cell]]:
     smallest = max(found.memory, share_of(label["rows"], SHARES[1]))  # ours needs about as much
     other = as_published(found, known, tuned_buffer(replace(found, memory=smallest)))
     if other is not None:
-        yield {**label, "accounting": PAPERS}, other
+        yield {**label, "accounting": PAPERS}, briefly(other, 1.2, 1.0, 5)
 
 
 def run_all(run: Run) -> Iterator[Row]:
@@ -169,9 +170,10 @@ EXPERIMENT = Experiment(
     title="MESHJOIN and INL by memory",
     claim="MESHJOIN's rate grows with memory, with diminishing returns, about 10 x INL throughout",
     paper="3,500 rows/s at 0.5 %, 6,000 at 1 %, 26,000 at 10 %; INL 274 at 0.5 %",
-    method="Steady state, after three fillings of the window; INL after its pool was filled four "
-    "times over (a pool of 0.9 of the memory, pages of 8 kB where their index fits). The second "
-    "curve of MESHJOIN has as many waiting rows as the paper's eq. 1 gives for the memory.",
+    method="MESHJOIN in its second cycle over the master (from then on all are alike); INL after "
+    "its pool was filled four times over (a pool of 0.9 of the memory, pages of 8 kB where their "
+    "index fits). The second curve of MESHJOIN has as many waiting rows as the "
+    "paper's eq. 1 gives for the memory.",
     minutes={"smoke": 0.1, "laptop": 2.5, "paper": 3},
     measure=run_all,
     judge=judge,

@@ -18,7 +18,7 @@ from experiments.base import (
 from experiments.charts import Figure, axes, curve, finished, level, panels
 from experiments.masters import products, share_of
 from experiments.measure import HDD, PAPER, Cell, cell, measure, told
-from experiments.mesh_sizes import PAPERS, as_published, facts_of, symbols, whole_pages
+from experiments.mesh_sizes import PAPERS, as_published, briefly, facts_of, symbols, whole_pages
 from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU
 from semistream.model import mesh
@@ -39,7 +39,7 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
     stream, store = ZipfStream(rows, SKEW), products(run.data, rows)
     master = facts_of(store)
     sizes = run.pick((64e3, 640e3), BUFFERS, BUFFERS)
-    seconds = {"misses": 1, **run.pick({}, {"seconds": 0.6}, {})}
+    seconds: Row = {"misses": 1, **run.pick({}, {"seconds": 0.6}, {})}
     for device, io in ((HDD, "map"), (None, "pread")):
         known = symbols(master, device or HDD, PAPER_CPU, PAPERS)
         label = {"rows": rows, "given": memory}
@@ -49,9 +49,11 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
             if found is not None:
                 equation = mesh.rate_for_buffer(known, memory, buffer / known.v_p)
                 extra = {"buffer": buffer, "equation": equation if device else None}
-                yield {**label, **extra}, found
+                brief = briefly(found, 1.2, 1.0, 5) if device else found
+                yield {**label, **extra}, brief
         for name in ("sweepjoin", "memory"):  # they have no such buffer
-            other = cell(run, store, stream, name, memory, device=device, io=io, **seconds)
+            more = {**seconds, "most_rows": 200_000} if name == "memory" else seconds
+            other = cell(run, store, stream, name, memory, device=device, io=io, **more)
             yield {**label, "buffer": None, "equation": None}, other
 
 
@@ -131,10 +133,10 @@ EXPERIMENT = Experiment(
     title="MESHJOIN's cost model by disk buffer",
     claim="The predicted rate tracks the measured one; high for small buffers, falls fast after",
     paper="a curve without numbers: 21 MB, high for small b, falling rapidly as b grows",
-    method="Steady state, after three fillings of the window; for every buffer as many rows wait "
-    "as eq. 1 gives in 21 MB. Our plan gives reads half of the memory at most, so buffers end "
-    "at 12 MB. The published equations have the costs of the paper-era CPU. This machine reads "
-    "into a buffer (pread).",
+    method="The second cycle over the master (from then on all are alike); for every buffer as "
+    "many rows wait as eq. 1 gives in 21 MB. Our plan gives reads half of the memory at most, so "
+    "buffers end at 12 MB. The published equations have the costs of the paper-era CPU. This "
+    "machine reads into a buffer (pread).",
     minutes={"smoke": 0.1, "laptop": 1, "paper": 1.5},
     measure=run_all,
     judge=judge,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from experiments.base import (
     DIRECTION,
@@ -214,7 +215,7 @@ def _kind(how: str) -> str:
     return "output built (inner)" if how == BUILT else "no output built (semi)"
 
 
-def _curves(panel: object, here: Sequence[Row], x: str) -> None:
+def _curves(panel: Any, here: Sequence[Row], x: str) -> None:
     for name in values(here, "algorithm"):
         curve(panel, where(here, algorithm=name, accounting=OURS), x, name)
     curve(panel, where(here, accounting=PAPERS), x, "meshjoin: the paper's accounting")
