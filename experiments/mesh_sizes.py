@@ -5,7 +5,7 @@
     ours        everything that is held: 109 B and the row per waiting row, the index of the pages,
                 a batch on its way in and one on its way out
 
-A join of ours has the paper's memory when as many rows can wait as eq. 1 gives.
+A join of ours has the paper's memory when as many rows wait as eq. 1 gives.
 """
 
 from __future__ import annotations
@@ -68,12 +68,6 @@ def window(known: mesh.MeshSymbols, memory: float, buffer: float) -> float:
     return mesh.tuples_for_memory(known, memory, pages) * known.n_r / pages
 
 
-def budget(master: MasterFacts, rows: float, buffer: int) -> int | None:
-    """What our join must be given for so many waiting rows and such a buffer; None where our plan
-    never gives reads such a part."""
-    return budget_for("meshjoin", master, rows * (slot_bytes(True) + WIDTH) + buffer, buffer)
-
-
 def whole_pages(size: float, master: MasterFacts) -> int:
     return in_pages(size, "meshjoin", master)
 
@@ -91,13 +85,32 @@ def tuned_buffer(cell: Cell) -> int:
 
 
 def as_published(cell: Cell, known: mesh.MeshSymbols, buffer: int) -> Cell | None:
-    """The same cell with the paper's window for its memory; None where ours cannot be told so."""
-    master = facts_of(cell.store, mapped=cell.device is None and cell.io == "map")
-    rows = window(known, cell.memory, buffer)
-    given = budget(master, rows, buffer) if rows > 0 else None
-    if given is None:
+    """The same cell with the paper's window for its memory."""
+    return with_window(cell, window(known, cell.memory, buffer), buffer)
+
+
+def with_window(cell: Cell, rows: float, buffer: int) -> Cell | None:
+    """The same cell with the memory that lets so many rows wait beside such a buffer; None where
+    our plan never gives reads such a part. Not every slot can be used: rows wait in chunks, one
+    for each read, and those take bytes as well."""
+    if rows < 1:
         return None
-    return replace(cell, memory=given, params=replace(TUNED, read_bytes=buffer))
+    master = facts_of(cell.store, mapped=cell.device is None and cell.io == "map")
+    params, slots = replace(TUNED, read_bytes=buffer), rows
+    for _ in range(5):
+        total = slots * (slot_bytes(True) + WIDTH) + buffer
+        given = budget_for("meshjoin", master, total, buffer)
+        if given is None:
+            return None
+        found = replace(cell, memory=given, params=params)
+        slots *= rows / rows_in_use(found)
+    return found
+
+
+def rows_in_use(cell: Cell) -> float:
+    """Rows that wait in a meshjoin, by the model: as many as share one cycle."""
+    with closing(opened(cell, ManualClock())) as master:
+        return master.describe().pages / planned(cell, master).work.disk.pages
 
 
 def briefly(cell: Cell, warm: float, timed: float, segments: int) -> Cell:

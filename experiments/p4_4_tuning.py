@@ -24,16 +24,16 @@ from experiments.base import (
 )  # fmt: skip
 from experiments.charts import GREY, Figure, axes, curve, finished, level, panels
 from experiments.masters import products, share_of
-from experiments.measure import HDD, PAPER, TUNED, Cell, cell, measure, told
+from experiments.measure import HDD, PAPER, Cell, cell, measure, told
 from experiments.mesh_sizes import (
     OURS,
     briefly,
-    budget,
     case_of,
     facts_of,
     symbols,
     whole_pages,
     window,
+    with_window,
 )
 from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU, Device
@@ -48,13 +48,12 @@ BUFFERS = (64e3, 250e3, 1e6, 4e6, 10e6)
 LEAST, MOST = "memory for a rate", "rate for a memory"
 MODEL, JOIN = "model", "join"
 CLOSE = 0.05  # measured rate against the one that was asked for, and against the model's
-FLAT = 0.02  # rates so close are alike
 HERE_IO = "pread"
 
 
 def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
     rows = run.pick(40_000, 3_500_000, 3_500_000)
-    memory, rate = share_of(rows, run.pick(0.3, SHARE, SHARE)), RATE
+    memory = share_of(rows, run.pick(0.3, SHARE, SHARE))
     store, stream = products(run.data, rows), ZipfStream(rows, SKEW)
     master = facts_of(store)
     sizes = [whole_pages(s, master) for s in run.pick((64e3, 640e3), BUFFERS, BUFFERS)]
@@ -63,30 +62,23 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
         here: Row = {"io": HERE_IO, "seconds": 0.6} if device is None else {}
         usual = cell(run, store, stream, "meshjoin", memory, device=device, **here)
         for buffer in sizes:
-            label = {"kind": JOIN, "buffer": buffer, "rows": rows}
-            fixed = replace(TUNED, read_bytes=buffer)
-            given = budget(master, window(known, memory, buffer), buffer)
-            if given is not None:
-                expected = mesh.rate_for_buffer(known, memory, buffer / known.v_p)
-                yield (
-                    {**label, "what": MOST, "given": memory, "wanted": expected},
-                    brief(replace(usual, memory=given, params=fixed)),
-                )
-            if device is not DISK:
-                continue
-            enough = mesh.least_memory(known, rate, buffer / known.v_p)
-            given = budget(master, window(known, enough, buffer), buffer)
-            if given is not None:
-                yield (
-                    {**label, "what": LEAST, "given": enough, "wanted": rate},
-                    brief(replace(usual, memory=given, params=fixed)),
-                )
+            pages = buffer / known.v_p
+            label: Row = {"kind": JOIN, "buffer": buffer, "rows": rows}
+            label |= {"what": MOST, "given": memory}
+            label |= {"wanted": mesh.rate_for_buffer(known, memory, pages)}
+            yield from given(usual, label, window(known, memory, buffer))
+            if device is DISK:
+                enough = mesh.least_memory(known, RATE, pages)
+                label |= {"what": LEAST, "given": enough, "wanted": RATE}
+                yield from given(usual, label, window(known, enough, buffer))
         yield from others(run, store, stream, memory, device)
 
 
-def brief(found: Cell) -> Cell:
-    """A modelled disk does the same in all cycles from the second on."""
-    return found if found.device is None else briefly(found, 1.2, 1.0, 5)
+def given(usual: Cell, label: Row, rows: float) -> Iterator[tuple[Row, Cell]]:
+    """A join with such a window, where our plan can have it."""
+    found = with_window(usual, rows, label["buffer"])
+    if found is not None:  # a modelled disk does the same in all cycles from the second on
+        yield dict(label), found if found.device is None else briefly(found, 1.2, 1.0, 5)
 
 
 def others(
