@@ -103,7 +103,10 @@ def with_window(cell: Cell, rows: float, buffer: int) -> Cell | None:
         if given is None:
             return None
         found = replace(cell, memory=given, params=params)
-        slots *= rows / rows_in_use(found)
+        short = rows / rows_in_use(found)
+        if abs(short - 1) < 0.002:
+            break
+        slots *= short
     return found
 
 

@@ -56,7 +56,7 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
                 found = cell(
                     run, products_for(algorithm, run.data, rows, memory), stream, algorithm,
                     memory, device=device, params=POOL if algorithm == "inlj" else TUNED,
-                    **paces(run),
+                    **pace(run, algorithm),
                 )  # fmt: skip
                 if algorithm == "meshjoin" and device is not None:
                     found = briefly(found, 1.2, 1.0, 5)
@@ -68,9 +68,9 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
         yield {"share": shares[-1], "accounting": OURS, "rows": rows}, bound
 
 
-def paces(run: Run) -> Row:
-    few: Row = {"misses": 500, "most_rows": 3_000}
-    return run.pick(few, {"seconds": 0.8}, {})
+def pace(run: Run, algorithm: str) -> Row:
+    few: Row = {"batch_rows": 50, "warm_rows": 100, "timed_rows": 100}
+    return run.pick(few if algorithm == "inlj" else {}, {"seconds": 0.8}, {})
 
 
 def published_memory(label: Row, found: Cell) -> Iterator[tuple[Row, Cell]]:

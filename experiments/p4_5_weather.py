@@ -77,8 +77,8 @@ def one_cell(
     if device is None:
         return found
     if name == "inlj":
-        few = run.pick(200, 3_000, 20_000)
-        return replace(found, warm_rows=few, timed_rows=few)
+        few = run.pick(100, 3_000, 20_000)
+        return replace(found, batch_rows=run.pick(50, 500, 500), warm_rows=few, timed_rows=few)
     if name == "memory":
         return replace(found, warm_rows=2_000, timed_rows=run.pick(2_000, 40_000, 40_000))
     return briefly(found, 1.1, 0.8, run.pick(2, 3, 6))
