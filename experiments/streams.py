@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,8 @@ class Stream(Protocol):
     def schema(self) -> pa.Schema: ...
     def batches(self, seed: int, rows: int) -> Iterator[pa.RecordBatch]:
         """Batches of so many rows, without end."""
+
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class ZipfStream:
             yield from some.combine_chunks().to_batches(max_chunksize=rows)
 
 
+@lru_cache(maxsize=64)
 def known(stream: Stream, seed: int, batch_rows: int, keys: int) -> Workload:
     """The stream in numbers: as it is made, or else what a sketch of its beginning tells."""
     first = next(stream.batches(seed, 1000))
