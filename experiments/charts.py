@@ -20,7 +20,7 @@ from experiments.base import Row, values, where
 BLUE, ORANGE, GREEN, PINK, SKY, RED = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00",
 )  # fmt: skip
-__all__ = ["Figure", "axes", "curve", "finished", "look", "panels", "rates", "save"]
+__all__ = ["Figure", "axes", "curve", "finished", "level", "look", "panels", "rates", "save"]
 
 BLACK, GREY = "#222222", "#888888"
 PALETTE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, BLACK, GREY)
@@ -82,6 +82,12 @@ def curve(
             [max(0.0, r[high] - r[y]) for r in some],
         ]
     panel.errorbar([r[x] for r in some], [r[y] for r in some], yerr=errors, capsize=2, **style)
+
+
+def level(panel: Any, value: float, name: str, label: str | None = None) -> None:
+    """A level line, for what does not depend on x."""
+    style = {k: v for k, v in look(name).items() if not k.startswith("marker")}
+    panel.axhline(value, **{**style, "label": label or style["label"]})
 
 
 def rates(
