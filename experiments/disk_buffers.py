@@ -17,7 +17,8 @@ from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU, Device
 from semistream.master.facts import facts
 from semistream.model import mesh
-from semistream.plan import slot_bytes
+from semistream.model.mesh import best_buffer
+from semistream.plan import KAPPA, slot_bytes
 from semistream.spec import MasterFacts
 
 __all__ = ["DISK", "PAPER_MARK", "bounds", "known", "on_disk", "scan_cell", "timed", "wanted"]
@@ -66,7 +67,7 @@ def scan_cell(
         "columns": ("price",),
         "warm_rows": int(1.15 * window),
         "timed_rows": int((0.6 if large else 1.0) * window),
-        "batch_rows": 2_000 if large else 500,
+        "batch_rows": None if device is None else 2_000 if large else 500,
         "segments": 4,
         "io": "pread",
         "seconds": run.pick(0.1, 0.8, 2.0),
@@ -79,13 +80,15 @@ def scan_cell(
 def bounds(
     run: Run, store: Path, master: MasterFacts, memories: Sequence[float], device: Device | None
 ) -> Iterator[tuple[Row, Cell]]:
-    """Ours with the same memory, tuned by the model, and the bound."""
+    """Ours with the budget of the best MESHJOIN, tuned by the model, and the bound."""
     stream = ZipfStream(master.rows, SKEW)
     more = {"device": device, "columns": ("price",), "io": "pread", "segments": 2,
             "seconds": run.pick(0.02, 0.5, 2.0)}  # fmt: skip
     for memory in memories:
         labels = {"room_mb": memory / 1e6, "buffer_mb": None, "rows": master.rows}
-        ours = cell(run, store, stream, "sweepjoin", int(memory), windows=2, **more)
+        buffer = in_pages(best_buffer(memory, KAPPA), "meshjoin", master)
+        budget = budget_for("meshjoin", replace(master, mapped=False), memory, buffer)
+        ours = cell(run, store, stream, "sweepjoin", budget or int(memory), windows=2, **more)
         yield labels, ours
     labels = {"room_mb": memories[-1] / 1e6, "buffer_mb": None, "rows": master.rows}
     yield labels, cell(run, store, stream, "memory", 0, most_rows=100_000, **more)

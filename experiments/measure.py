@@ -146,7 +146,7 @@ class Course:
         self.go()  # compiles what is not compiled yet, and loads what must be in memory
         cell, begin = self.cell, self.busy
         rows: float = cell.warm_rows or min(cell.most_rows, rows_until_steady(self.found))
-        limit = cell.seconds if cell.device is None else math.inf
+        limit = math.inf if cell.device is not None or cell.warm_rows else cell.seconds
         while self.join.stats.rows_in < rows and self.busy - begin < limit:
             self.go()
         self._to_the_end_of_a_step(0, 0.0)
