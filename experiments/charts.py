@@ -159,7 +159,8 @@ def finished(figure: Figure, title: str) -> Figure:
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    across = min(6, max(1, len(handles)))
+    longest = max(map(len, handles), default=1)
+    across = max(1, min(6, len(handles), int(figure.get_figwidth() / (0.08 * longest + 0.6))))
     rows = -(-len(handles) // across)
     figure.suptitle(title, fontsize=11)
     figure.tight_layout(rect=(0, (0.12 + 0.23 * rows) / figure.get_figheight(), 1, 1))

@@ -105,10 +105,11 @@ def timed(thing: Cell) -> list[Row]:
     return rows
 
 
-def by_equation(row: Row, thing: Cell) -> float | None:
+def by_equation(row: Row, thing: Cell) -> float:
     """mu of the paper's eqs. 2 to 4, with this disk, the papers' processor and as many waiting rows
     as there are here."""
-    assert thing.device is not None and thing.params.read_bytes is not None
+    assert thing.device is not None
+    assert thing.params.read_bytes is not None
     master = known(thing.store)
     b = thing.params.read_bytes // master.max_page_bytes
     device = thing.device
@@ -125,7 +126,7 @@ def by_equation(row: Row, thing: Cell) -> float | None:
         c_a=PAPER_CPU.append,
     )
     w = row["slots"] * b / master.pages
-    return mesh.service_rate(w, mesh.loop_cost(symbols, w, b))
+    return float(mesh.service_rate(w, mesh.loop_cost(symbols, w, b)))
 
 
 def on_disk(rows: Sequence[Row], **labels: object) -> list[Row]:

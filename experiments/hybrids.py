@@ -148,7 +148,8 @@ def slower(row: Row, seconds: float) -> None:
 def by_laws(thing: Named, row: Row, master: MasterFacts, pinned: float) -> Row:
     """Rows per read and rates: the paper's eqs. 5, 6 and 9, and the renewal law in eqs. 5 and 6."""
     stream = thing.cell.stream
-    assert isinstance(stream, ZipfStream) and thing.cell.device is not None
+    assert isinstance(stream, ZipfStream)
+    assert thing.cell.device is not None
     block = row["read_bytes"] // master.max_page_bytes * master.rows / master.pages
     found: Row = {"block_rows": block, "rows_per_read": 1 / max(1e-12, row["reads"])}
     law = renewal.rows_per_read(row["slots"], master.rows, block, stream.skew, True, pinned)

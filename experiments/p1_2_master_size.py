@@ -1,5 +1,4 @@
-"""P1.2: HYBRIDJOIN as a part of X-HYBRIDJOIN, by the size of the master (section 5.2.2, figure 3b).
-"""
+"""P1.2: HYBRIDJOIN and X-HYBRIDJOIN by the size of the master (section 5.2.2, figure 3b)."""
 
 from __future__ import annotations
 

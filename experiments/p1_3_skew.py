@@ -76,10 +76,11 @@ def judge(rows: Sequence[Row]) -> Verdict:
     tuned = {s: best[s] / mesh[s] for s in skews if s in best}
     reason = (
         f"Every read of HYBRIDJOIN and X-HYBRIDJOIN waits for the disk's arm, and on a stream that "
-        f"is nearly uniform it brings about twice as many answers as the same bytes of MESHJOIN's scan (the renewal law), "
-        f"not enough to pay for that: HYBRIDJOIN is {plain[0.0] / mesh[0.0]:.2f} x MESHJOIN at "
-        f"skew 0. Tuned X-HYBRIDJOIN is {', '.join(f'{t:.2f} x at {s:g}' for s, t in tuned.items())}"
-        f" of MESHJOIN. Saturated joins, so bursts of arrivals do not matter."
+        f"is nearly uniform it brings about twice as many answers as the same bytes of MESHJOIN's "
+        f"scan (the renewal law): HYBRIDJOIN is {plain[0.0] / mesh[0.0]:.2f} x MESHJOIN at "
+        f"skew 0. Tuned X-HYBRIDJOIN over MESHJOIN: "
+        f"{', '.join(f'{t:.2f} at {s:g}' for s, t in tuned.items())}. "
+        f"Saturated joins, so bursts of arrivals do not matter."
     )
     return Verdict(word, ours, reason)
 

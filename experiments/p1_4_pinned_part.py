@@ -175,12 +175,12 @@ def judge(rows: Sequence[Row]) -> Verdict:
     whole = ITERATIONS * per_iteration(low * 1e6 / WAITING_ROW, ROWS, first["pinned_rows"])
     said = "; ".join(f"{name}: {_counts(some)}" for name, some in found.items())
     reason = (
-        f"The paper does not say how large a part is. {first['pinned_rows']:,.0f} rows for each part "
-        f"were chosen to fit its first number (the renewal law gives {whole / 1e6:.2f} M at {low:g} "
-        f"MB for 2 M rows), so that one proves nothing. What is tested is that it grows with memory alone: "
-        f"{mine[high] / mine[low]:.1f} times for {high / low:g} times the memory. The law is off by "
-        f"{sum(map(abs, off)) / len(off):.0%} on average here. The pinned part answers "
-        f"{first['from_memory']:.0%} of the stream (the same for every memory)."
+        f"The paper does not say how large a part is. {first['pinned_rows']:,.0f} rows for each "
+        f"were chosen to fit its first number (the renewal law gives {whole / 1e6:.2f} M at "
+        f"{low:g} MB for 2 M rows), so that one proves nothing. What is tested is the growth: "
+        f"{mine[high] / mine[low]:.1f} times for {high / low:g} times the memory. The law is off "
+        f"by {sum(map(abs, off)) / len(off):.0%} on average here. The pinned part answers "
+        f"{first['from_memory']:.0%} of the stream, for every memory the same."
     )
     return Verdict(word, said, reason)
 

@@ -47,9 +47,9 @@ AROUND = (0.5, 0.7, 1.4, 2.0)  # of the best buffer by the law
 def buffers(run: Run, memory: float) -> list[float]:
     """Some around the best one, the default, and for one memory all of a grid."""
     best = best_buffer(memory, KAPPA)
-    around = AROUND if run.scale == "paper" or memory <= SHOWN else (0.7,)
+    around: tuple[float, ...] = AROUND if run.scale == "paper" or memory <= SHOWN else AROUND[1:2]
     if memory > 200e6 and run.scale != "paper":
-        around = ()
+        around = AROUND[:0]
     if run.scale == "smoke":
         return [best, DEFAULT_BUFFER / 4]
     return [best, DEFAULT_BUFFER, *(best * x for x in around), *(GRID if memory == SHOWN else ())]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from experiments.streams import ZipfStream
 from semistream.device import Device
 
 MEMORY = 20e6
-FEW = 500_000  # rows at laptop scale: what a page costs does not depend on how many there are
+FEW = 250_000  # rows at laptop scale: what a page costs does not depend on how many there are
 BUFFERS = tuple(8_192 << i for i in range(11))  # 8 kB to 8 MB
 DEFAULT = 0.93  # MB
 
@@ -59,9 +60,11 @@ def cells(run: Run) -> Iterator[tuple[Row, Thing]]:
             found = scan_cell(run, store, master, "rmeshjoin", memory, buffer, device)
             if found is not None:
                 yield found[0], few_rows(found[1], buffer, master.bytes, run)
-            yield ours(run, store, stream, buffer, device)
-        yield {"buffer_mb": buffer / 1e6, "rows": rows}, Reading(
-            store, buffer, run.pick(0.02, 0.4, 1.0)
+            if buffer in sizes[::2]:  # a sweep with small reads takes long
+                yield ours(run, store, stream, buffer, device)
+        yield (
+            {"buffer_mb": buffer / 1e6, "rows": rows},
+            Reading(store, buffer, run.pick(0.02, 0.4, 1.0)),
         )
 
 
@@ -131,7 +134,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
     mine = {d: _curve(rows, d) for d in values(rows, "device")}
     disk = mine[DISK.name]
     cost = [ms for _, ms in disk]
-    falls = all(b <= a * 1.001 for a, b in zip(cost, cost[1:], strict=False))
+    falls = all(b <= a * 1.001 for a, b in pairwise(cost))
     near = min(disk, key=lambda pair: abs(pair[0] - DEFAULT))[1]
     flat, fell = near / cost[-1] - 1, cost[0] / near
     word = NOT
@@ -143,9 +146,9 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"the default, {cost[-1]:.3f} with {disk[-1][0]:.1f} MB"
     )
     reason = (
-        f"A request costs as much as 47 kB, so a page costs (47 kB + B)/B of its transfer: the first "
-        f"megabyte saves nearly all. The paper prints no numbers. On hdd-7200, where going on in "
-        f"order is free, the buffer hardly matters ({hdd[0][1] / hdd[-1][1]:.2f} times from the "
+        f"A request costs as much as 47 kB, so a page costs (47 kB + B)/B of its transfer: the "
+        f"first megabyte saves nearly all. The paper prints no numbers. On hdd-7200, where going "
+        f"on in order is free, the buffer hardly matters ({hdd[0][1] / hdd[-1][1]:.2f} times from the "
         f"smallest to the largest)"
     )
     if real:
@@ -181,9 +184,10 @@ EXPERIMENT = Experiment(
     title="What a page costs by the disk buffer",
     claim="The amortised cost of reading a page falls with the disk buffer, then flattens",
     paper="a falling curve that flattens, without numbers in the text",
-    method="Modelled disks: the disk's time per page that was read, while a join runs with M = 20 MB "
-    "(sweepjoin: 4 MB). This machine: the wall clock of scans of that size with pread, warm, bytes "
-    "checked once. The buffer is tied to no share of the master (rmeshjoin). At laptop scale 0.5 M rows.",
+    method="Modelled disks: the disk's time per page that was read, while a join runs with M = 20 "
+    "MB (sweepjoin: 4 MB). This machine: the wall clock of scans of that size with pread, warm, "
+    "bytes checked once. The buffer is tied to no share of the master (rmeshjoin). At laptop scale "
+    "0.25 M rows.",
     minutes={"smoke": 0.1, "laptop": 0.7, "paper": 2},
     measure=run_all,
     judge=judge,

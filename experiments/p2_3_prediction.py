@@ -1,5 +1,4 @@
-"""P2.3: MESHJOIN's cost model against measurement, by buffer and by memory (section 4.5, figure 10).
-"""
+"""P2.3: MESHJOIN's cost model against measurement (section 4.5, figure 10)."""
 
 from __future__ import annotations
 
@@ -72,7 +71,11 @@ def errors(rows: Sequence[Row], column: str) -> list[float]:
 
 def judge(rows: Sequence[Row]) -> Verdict:
     disk, real = on_disk(rows), where(rows, device=PREAD)
-    paper, ours, there = errors(disk, "equation"), errors(disk, "predicted"), errors(real, "predicted")
+    paper, ours, there = (
+        errors(disk, "equation"),
+        errors(disk, "predicted"),
+        errors(real, "predicted"),
+    )
     by_buffer = sorted(
         where(disk, algorithm="meshjoin", by="buffer"), key=lambda r: float(r["buffer_mb"])
     )
@@ -81,16 +84,15 @@ def judge(rows: Sequence[Row]) -> Verdict:
     word = NOT if worst > 0.3 or not falls else REPRODUCED if worst < CLOSE else DIRECTION
     best = max(by_buffer, key=lambda r: float(r["rate"]))
     said = (
-        f"the paper's equations are off by {_off(paper)}, our model by {_off(ours)}; the rate falls "
-        f"to {by_buffer[-1]['rate'] / best['rate']:.0%} from a buffer of {best['buffer_mb']:.2f} MB "
-        f"to {by_buffer[-1]['buffer_mb']:.1f} MB"
+        f"the paper's equations are off by {_off(paper)}, our model by {_off(ours)}; the rate "
+        f"falls to {by_buffer[-1]['rate'] / best['rate']:.0%} from a buffer of "
+        f"{best['buffer_mb']:.2f} MB to {by_buffer[-1]['buffer_mb']:.1f} MB"
     )
     reason = (
         "On the modelled disk, with the number of waiting rows that our memory accounting gives "
-        "(131 bytes each instead of the paper's 100). What is left comes from the chunks in which "
-        "rows wait, which keep some of the slots from being used. "
-        f"On this machine the model is off by {_off(there)}; its costs are this machine's if it was "
-        "calibrated, else defaults."
+        "(130 bytes each instead of the paper's 100). "
+        f"On this machine the model is off by {_off(there)}; its costs are this machine's if it "
+        "was calibrated, else defaults."
     )
     return Verdict(word, said, reason)
 
