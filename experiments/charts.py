@@ -97,6 +97,12 @@ def published(
                markerfacecolor="none", markeredgecolor=GREY, label=label)  # fmt: skip
 
 
+def level(panel: Any, value: float, name: str, label: str | None = None) -> None:
+    """A level line, for what does not depend on x."""
+    style = {k: v for k, v in look(name).items() if not k.startswith("marker")}
+    panel.axhline(value, **{**style, "label": label or style["label"]})
+
+
 def rates(
     rows: Sequence[Row],
     x: str,
@@ -166,7 +172,8 @@ def finished(figure: Figure, title: str) -> Figure:
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    across = min(6, max(1, len(handles)))
+    longest = max(map(len, handles), default=1)
+    across = max(1, min(6, len(handles), int(figure.get_figwidth() / (0.08 * longest + 0.6))))
     rows = -(-len(handles) // across)
     figure.suptitle(title, fontsize=11)
     figure.tight_layout(rect=(0, (0.12 + 0.23 * rows) / figure.get_figheight(), 1, 1))
@@ -174,9 +181,3 @@ def finished(figure: Figure, title: str) -> Figure:
         figure.legend(list(handles.values()), list(handles), loc="lower center", ncols=across,
                       frameon=False, fontsize=9)  # fmt: skip
     return figure
-
-
-def level(panel: Any, value: float, name: str) -> None:
-    """A level line for what does not depend on x."""
-    style = look(name)
-    panel.axhline(value, **{k: v for k, v in style.items() if not k.startswith("marker")})

@@ -64,6 +64,7 @@ class Cell:
     batch_rows: int | None = None
     warm_rows: int | None = None  # None: until the model says that the state is steady
     timed_rows: int | None = None
+    windows: float | None = None  # that are timed, of waiting rows; None: by the disk phase
     most_rows: int = 2_000_000  # of the warm-up, and of what is timed
     seconds: float = 1.5  # this machine: of the warm-up, and of what is timed, at most about
     segments: int = 8
@@ -101,8 +102,7 @@ def measure(cell: Cell) -> list[Row]:
 def cell(run: Run, store: Path, stream: Stream, algorithm: str, memory: int, **more: Any) -> Cell:
     """A cell of this run: its seed, and at smoke scale just enough rows to see that it works."""
     if run.scale == "smoke":
-        few = {"most_rows": 15_000, "seconds": 0.02, "segments": 2, "misses": 200}
-        more = {**few, **more}
+        more = {"most_rows": 15_000, "seconds": 0.02, "segments": 2, "misses": 200, **more}
     return Cell(store, stream, algorithm, memory, seed=run.seed, **more)
 
 
@@ -146,7 +146,7 @@ class Course:
         self.go()  # compiles what is not compiled yet, and loads what must be in memory
         cell, begin = self.cell, self.busy
         rows: float = cell.warm_rows or min(cell.most_rows, rows_until_steady(self.found))
-        limit = cell.seconds if cell.device is None else math.inf
+        limit = math.inf if cell.device is not None or cell.warm_rows else cell.seconds
         while self.join.stats.rows_in < rows and self.busy - begin < limit:
             self.go()
         self._to_the_end_of_a_step(0, 0.0)
@@ -167,7 +167,7 @@ class Course:
     def _timed_rows(self) -> float:
         work, disk = self.found.work, self.found.case.algorithm.disk
         misses = max(1e-3, work.misses)
-        windows = TIMED_WINDOWS[disk] * work.waiting / misses
+        windows = (self.cell.windows or TIMED_WINDOWS[disk]) * work.waiting / misses
         return min(self.cell.most_rows, max(windows, self.cell.misses / misses))
 
     def _to_the_end_of_a_step(self, rows: float, seconds: float) -> None:
@@ -246,9 +246,8 @@ def _row(course: Course, points: Sequence[Point], cpu: str) -> Row:
     done = [answered(b.stats) - answered(a.stats) for a, b in pairs]
     low, high = interval([n / t for n, t in zip(done, times, strict=True)])
     left, use = max(1, sum(done)), last.use - first.use
-    came = last.stats.rows_in - first.stats.rows_in
+    came, rate = last.stats.rows_in - first.stats.rows_in, sum(done) / sum(times)
     found, params = course.found, course.found.case.params
-    rate = sum(done) / sum(times)
     return {
         "algorithm": cell.algorithm,
         "device": cell.device.name if cell.device is not None else f"{HERE}, {cell.io}",
@@ -261,6 +260,7 @@ def _row(course: Course, points: Sequence[Point], cpu: str) -> Row:
         "predicted": predict(found.case, machine_of(cell, cpu)).rate,
         "hits": (last.stats.front_hits - first.stats.front_hits) / max(1, came),
         "pages": (last.stats.pages_read - first.stats.pages_read) / left,
+        "steps": (last.stats.steps - first.stats.steps) / left,
         "reads": use.requests / left if cell.device else None,
         "seeks": (use.requests - use.sequential) / left if cell.device else None,
         "bytes": use.bytes / left if cell.device else None,

@@ -1,0 +1,255 @@
+"""P1.5: X-HYBRIDJOIN by the size of both parts of its disk buffer (section 6, figures 4 to 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.base import (
+    DIRECTION,
+    NOT,
+    REPRODUCED,
+    Experiment,
+    Row,
+    Run,
+    Verdict,
+    each,
+    values,
+    where,
+)  # fmt: skip
+from experiments.charts import Figure, axes, curve, finished, level, number, panels
+from experiments.disk_buffers import DISK
+from experiments.hybrids import (
+    PUBLISHED,
+    ROWS,
+    SKEW,
+    Named,
+    facts_of,
+    family,
+    master_of,
+    measured,
+    published,
+    rate_of,
+    sizes,
+    told,
+    usual,
+    with_parts,
+)
+from experiments.measure import HDD, HERE, MEASURED, PAPER
+from experiments.streams import ZipfStream
+
+MEMORY = 50  # MB
+SWAPPED = (1, 4, 12, 32, 64)  # pages of 32 kB, about 270 rows each
+PINNED = (1, 8, 32, 96, 192)
+REAL = f"{HERE}, pread"
+
+
+def cells(run: Run) -> Iterator[tuple[Row, Named]]:
+    rows, memory = sizes(run, ROWS, MEMORY * run.pick(5, 1, 1))
+    store, stream = master_of(run, rows), ZipfStream(rows, SKEW, ordered=True)
+    master = facts_of(store)
+    labels = {"rows": rows, "kind": "grid"}
+    swapped, pinned = run.pick((1, 4), SWAPPED, SWAPPED), run.pick((1, 8), PINNED, PINNED)
+    times = run.pick(1, 1, 4)  # pinned parts grow with memory
+    plain = usual(run, store, stream, "hybridjoin", memory).cell
+    for k in swapped:
+        for j in pinned:
+            yield labels, with_parts(plain, master, k, j * times)
+    here = usual(run, store, stream, "hybridjoin", memory, device=None, io="pread").cell
+    middle = swapped[len(swapped) // 2]
+    slices = [(k, pinned[len(pinned) // 2]) for k in swapped[::2]]
+    slices += [(middle, j) for j in (pinned[0], pinned[-1])]
+    for k, j in run.pick(slices[:1], slices, slices):
+        yield labels, with_parts(here, master, k, j * times)
+    yield {"rows": rows, "kind": "untuned"}, published(run, store, stream, memory)
+    for thing in family(run, store, stream, memory, ("xhybridjoin", "sweepjoin"), HDD):
+        yield {"rows": rows, "kind": "tuned"}, thing
+    yield {"rows": rows, "kind": "bound"}, usual(run, store, stream, "memory", 0)
+    for name, kind in (("sweepjoin", "tuned"), ("memory", "bound")):
+        ours = usual(run, store, stream, name, memory, device=None, io="pread")
+        yield {"rows": rows, "kind": kind}, ours
+
+
+def work(thing: Named) -> list[Row]:
+    """Reads do not depend on the disk where the knobs are given, so one run serves two disks."""
+    rows = measured(thing)
+    for row in rows:
+        if "rate" in row and thing.name == PUBLISHED:
+            master = facts_of(thing.cell.store)
+            row["pinned_rows"] = thing.pinned_pages * master.rows / master.pages
+            pages = row["read_bytes"] // master.max_page_bytes
+            row["block_rows"] = pages * master.rows / master.pages
+    if thing.name == PUBLISHED and thing.cell.device is not None:
+        rows += [on_the_other(row) for row in rows if "rate" in row]
+    return rows
+
+
+def on_the_other(row: Row) -> Row:
+    """The same measurement on the disk of P2: other seconds for the same requests."""
+    there = DISK.seconds(row["reads"], row["bytes"])
+    found = {**row, "device": DISK.name, "io_seconds": there}
+    for name in ("rate", "rate_low", "rate_high"):
+        if row[name] > 0:
+            found[name] = 1 / max(1e-9, 1 / row[name] - row["io_seconds"] + there)
+    for name in ("renewal", "equation"):
+        if row.get(f"{name}_rows_per_read"):
+            found[name] = rate_of(
+                row[f"{name}_rows_per_read"], row["pinned_rows"], row["block_rows"], DISK
+            )
+    return found
+
+
+def run_all(run: Run) -> Iterator[Row]:
+    yield from each(cells(run), work, told)
+
+
+# --- the verdict ---------------------------------------------------------------------------------
+
+
+def grid(rows: Sequence[Row], device: str, cpu: str = PAPER) -> list[Row]:
+    return [r for r in where(rows, device=device, cpu=cpu, kind="grid") if r.get("rate")]
+
+
+def best_of(some: Sequence[Row], column: str = "rate") -> Row:
+    return max(some, key=lambda r: float(r[column]))
+
+
+def inside(some: Sequence[Row], column: str = "rate") -> bool:
+    """Whether the best of a grid lies on none of its edges."""
+    best = best_of(some, column)
+    ends = [(min(v), max(v)) for v in (values(some, "block_rows"), values(some, "pinned_rows"))]
+    return best["block_rows"] not in ends[0] and best["pinned_rows"] not in ends[1]
+
+
+def peaks(some: Sequence[Row]) -> int:
+    """Places that are higher than all their neighbours in the grid."""
+    down, across = sorted(values(some, "block_rows")), sorted(values(some, "pinned_rows"))
+    table = np.zeros((len(down) + 2, len(across) + 2))
+    for r in some:
+        table[down.index(r["block_rows"]) + 1, across.index(r["pinned_rows"]) + 1] = r["rate"]
+    found = 0
+    for i in range(1, len(down) + 1):
+        for j in range(1, len(across) + 1):
+            found += bool(
+                table[i, j] > 0 and table[i, j] == table[i - 1 : i + 2, j - 1 : j + 2].max()
+            )
+    return found
+
+
+def off(some: Sequence[Row], column: str) -> str:
+    found = [abs(r[column] / r["rate"] - 1) for r in some if r.get(column)]
+    return f"{np.mean(found):.0%}" if found else "nothing"
+
+
+def slices(some: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Through the best place: by the swapped part, and by the pinned one."""
+    best = best_of(some)
+    return (
+        where(some, pinned_rows=best["pinned_rows"]),
+        where(some, block_rows=best["block_rows"]),
+    )
+
+
+def judge(rows: Sequence[Row]) -> Verdict:
+    """Published: one peak inside the grid, tuned ahead of untuned, and the model within 0.6 %; 5 %
+    is near enough."""
+    disk, other = grid(rows, HDD.name), grid(rows, DISK.name)
+    best, there = best_of(disk), best_of(other)
+    untuned = where(rows, device=HDD.name, cpu=PAPER, kind="untuned")[0]
+    gain = best["rate"] / untuned["rate"]
+    by_swapped, by_pinned = slices(disk)
+    near = all(abs(r["equation"] / r["rate"] - 1) < 0.05 for r in (*by_swapped, *by_pinned))
+    word = NOT
+    if inside(disk) and peaks(disk) == 1 and gain > 1:
+        word = REPRODUCED if near else DIRECTION
+    tuned = where(rows, device=HDD.name, cpu=PAPER, kind="tuned", algorithm="xhybridjoin")[0]
+    ours = (
+        f"{peaks(disk)} peak, {'inside' if inside(disk) else 'at the edge of'} the grid, at "
+        f"{best['block_rows']:,.0f} swapped and {best['pinned_rows']:,.0f} pinned rows (P2's disk: "
+        f"{peaks(other)}, at {there['block_rows']:,.0f} and {there['pinned_rows']:,.0f}); tuned "
+        f"{gain:.2f} x untuned; the published equations are off by {off(by_swapped, 'equation')} "
+        f"(swapped) and {off(by_pinned, 'equation')} (pinned)"
+    )
+    reason = (
+        f"Eq. 9 takes a variance for a mean and averages the partitions as if all were read alike. "
+        f"The renewal law in its place is off by {off(by_swapped, 'renewal')} and "
+        f"{off(by_pinned, 'renewal')}, and {off(disk, 'renewal')} over the whole grid against "
+        f"{off(disk, 'equation')}. The best swapped part follows the disk: a request of hdd-7200 "
+        f"costs as much as 760 kB, one of P2's disk as much as 47 kB. The stream asking the pinned "
+        f"rows first, tuned by the model, gives {tuned['rate'] / best['rate']:.2f} x the best of "
+        f"this grid."
+    )
+    return Verdict(word, ours, reason)
+
+
+# --- the chart -----------------------------------------------------------------------------------
+
+
+def draw(rows: Sequence[Row]) -> Figure:
+    figure, flat = panels(6, across=3)
+    disk, other, real = (grid(rows, HDD.name), grid(rows, DISK.name), grid(rows, REAL, MEASURED))
+    _map(flat[0], disk, "rate", "hdd-7200, paper-era CPU: measured")
+    _map(flat[1], disk, "equation", "the same by eqs. 5, 6 and 9")
+    _map(flat[2], other, "rate", "P2's disk, paper-era CPU: measured")
+    for panel, some, x, label in (
+        (flat[3], slices(disk)[0], "block_rows", "rows swapped (pinned: best)"),
+        (flat[4], slices(disk)[1], "pinned_rows", "rows pinned (swapped: best)"),
+    ):
+        curve(panel, some, x, PUBLISHED, index=2)
+        curve(panel, some, x, "renewal law", "renewal", 6)
+        curve(panel, some, x, "eqs. 5, 6, 9 of the paper", "equation", 7)
+        for kind in ("tuned", "bound"):
+            for row in where(rows, device=HDD.name, cpu=PAPER, kind=kind):
+                level(panel, row["rate"], row["algorithm"])
+        axes(panel, label, "stream rows per second", "xy")
+        panel.set_title("hdd-7200, paper-era CPU", fontsize=10)
+    middle = sorted(values(real, "pinned_rows"))[len(values(real, "pinned_rows")) // 2]
+    curve(flat[5], where(real, pinned_rows=middle), "block_rows", PUBLISHED, index=2)
+    for row in where(rows, device=REAL, kind={"tuned", "bound"}):
+        level(flat[5], row["rate"], row["algorithm"])
+    axes(flat[5], f"rows swapped ({middle:,.0f} pinned)", "stream rows per second", "xy")
+    flat[5].set_title(f"{REAL}, this CPU", fontsize=10)
+    size = rows[0]["rows"] / ROWS
+    return finished(
+        figure, f"P1.5  X-HYBRIDJOIN's two parts, {2 * size:g} M rows, {50 * size:g} MB, Zipf 1"
+    )
+
+
+def _map(panel: Any, some: Sequence[Row], column: str, title: str) -> None:
+    """Rates as colours, with the numbers written in; the best one framed."""
+    down, across = sorted(values(some, "block_rows")), sorted(values(some, "pinned_rows"))
+    table = np.full((len(down), len(across)), np.nan)
+    for r in some:
+        table[down.index(r["block_rows"]), across.index(r["pinned_rows"])] = r.get(column) or np.nan
+    panel.imshow(table, origin="lower", cmap="cividis", aspect="auto")
+    panel.grid(False)
+    top = np.nanmax(table)
+    for (i, j), value in np.ndenumerate(table):
+        if np.isfinite(value):
+            bold = "bold" if value == top else "normal"
+            panel.text(j, i, number(round(value, -2)), ha="center", va="center", fontsize=8,
+                       fontweight=bold, color="w" if value < 0.6 * top else "black")  # fmt: skip
+    panel.set_xticks(range(len(across)), [number(round(x)) for x in across], fontsize=8)
+    panel.set_yticks(range(len(down)), [number(round(y)) for y in down], fontsize=8)
+    panel.set_xlabel("rows pinned")
+    panel.set_ylabel("rows swapped per read")
+    panel.set_title(f"{title}, rows/s", fontsize=9)
+
+
+EXPERIMENT = Experiment(
+    id="P1.5",
+    title="Tuning X-HYBRIDJOIN",
+    claim="One best size of the swapped and the pinned part, which the cost model finds",
+    paper="one interior peak; tuned clearly ahead of untuned; model within 0.5 % (swapped) and "
+    "0.6 % (pinned) of measurement",
+    method="X-HYBRIDJOIN as published, 50 MB for 2 M rows, both parts on a grid, six windows "
+    "timed. Untuned: both parts as large as HYBRIDJOIN's best read. At laptop scale master and "
+    "memory are a quarter. Rates on P2's disk follow from the same reads. This machine: some "
+    "sizes with pread, warm. By memory and by master, tuned and untuned are in P1.1 and P1.2.",
+    minutes={"smoke": 0.1, "laptop": 2, "paper": 15},
+    measure=run_all,
+    judge=judge,
+    draw=draw,
+)
