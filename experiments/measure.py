@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -82,11 +82,11 @@ class Point:
     busy: float  # seconds of this machine's processor (modelled disk) or clock, inside the join
 
 
-def measure(cell: Cell) -> list[Row]:
+def measure(cell: Cell, begin: Callable[[Cell], Course] | None = None) -> list[Row]:
     """A row for each processor: two on a modelled disk, one on this machine. Where the memory is
-    too small for the algorithm, one row with the reason as `refused`."""
+    too small for the algorithm, one row that says `refused`. `begin`: another kind of course."""
     try:
-        course = Course(cell)
+        course = (begin or Course)(cell)
     except BudgetError as error:
         name = cell.device.name if cell.device else HERE
         return [{"algorithm": cell.algorithm, "device": name, "memory": cell.memory,

@@ -201,16 +201,17 @@ class Backlog:
             self.loc[slots] = (np.int64(chunk) << 32) | np.arange(len(slots), dtype=np.int64)
             self._leave_chunks(np.bincount(old, minlength=len(self._alive)))
 
-    def compact(self, spare: int) -> bool:
+    def compact(self, spare: int, worth: int | None = None) -> bool:
         """Give back the bytes of rows that have gone and of small chunks, when bytes and not slots
-        are short; the copy may take `spare` bytes beyond the limit. True: it was worth it."""
+        are short; the copy may take `spare` bytes beyond the limit. True: it was worth it, that is
+        `worth` bytes or more came of it."""
         size, rows = np.array(self._size, np.float64), np.maximum(1, self.chunks.rows)
         live = np.maximum(0, size - CHUNK_BYTES) * np.array(self._alive) / rows  # about
         gain, room = size - live, self.free_bytes + spare - 2 * CHUNK_BYTES
         order = np.argsort(live / np.maximum(1, gain), kind="stable")
-        order = order[4 * gain[order] > size[order]]  # others are copied for little
+        order = order[(8 if worth else 4) * gain[order] > size[order]]  # others for little
         order = order[np.cumsum(live[order]) <= room]
-        if gain[order].sum() < self.limit // 32 + CHUNK_BYTES:
+        if gain[order].sum() < (worth or self.limit // 32) + CHUNK_BYTES:
             return False
         chosen = np.zeros(len(size), np.bool_)
         chosen[order] = True

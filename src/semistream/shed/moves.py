@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..backlog import Backlog
 from ..columns import Chunks
-from ..engine import ROOM_BYTES, Engine
+from ..engine import INTAKE_BYTES, ROOM_BYTES, Engine
 from ..errors import BudgetError, ShedError
 from ..front import Front
 from ..memory import Ledger
@@ -134,7 +134,9 @@ class Moves(Engine):
         """Slots are free and bytes are not: victims have left holes, or the row is wide."""
         assert self.phase is not None
         if self.phase.room() > 0 and self.waiting:
-            return self.backlog.compact(self._segment_bytes())
+            # Rows that cannot come in are shed unseen, and few served rows then let few come in.
+            spare = max(self._segment_bytes(), self.split.piece_rows * INTAKE_BYTES)
+            return self.backlog.compact(spare, max(ROOM_BYTES, self.backlog.limit // 256))
         return self._widen(rows)
 
     def _widen(self, rows: pa.RecordBatch) -> bool:
