@@ -3,7 +3,7 @@ vision tell apart; markers and line styles say the same again, for print without
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -17,7 +17,7 @@ from experiments.base import Row, values, where
 BLUE, ORANGE, GREEN, PINK, SKY, RED = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00",
 )  # fmt: skip
-__all__ = ["Figure", "axes", "curve", "finished", "look", "panels", "rates"]
+__all__ = ["Figure", "axes", "curve", "finished", "look", "panels", "published", "rates"]
 
 BLACK, GREY = "#222222", "#888888"
 PALETTE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, BLACK, GREY)
@@ -52,11 +52,14 @@ def panels(count: int, across: int = 3, height: float = 3.3) -> tuple[Figure, li
 
 
 def look(name: str, index: int = 0) -> dict[str, Any]:
-    """Colour, marker and line of an algorithm, or of the n-th of other things."""
+    """Colour, marker and line of an algorithm, or of the n-th of other things. A variant of an
+    algorithm, `meshjoin: Zipf 0`, is dotted and hollow."""
     usual = (PALETTE[index % 8], MARKERS[index % 8], ("-", "--", "-.", ":")[index % 4])
-    colour, marker, line = LOOKS.get(name, usual)
-    return {"color": colour, "marker": marker or None, "linestyle": line, "linewidth": 1.5,
-            "markersize": 5, "label": NAMES.get(name, name)}  # fmt: skip
+    algorithm, _, variant = name.partition(": ")
+    colour, marker, line = LOOKS.get(algorithm, usual)
+    style = {"color": colour, "marker": marker or None, "linestyle": line, "linewidth": 1.5,
+             "markersize": 5, "label": NAMES.get(name, name)}  # fmt: skip
+    return {**style, "linestyle": ":", "markerfacecolor": "white"} if variant else style
 
 
 def curve(
@@ -79,6 +82,14 @@ def curve(
             [max(0.0, r[high] - r[y]) for r in some],
         ]
     panel.errorbar([r[x] for r in some], [r[y] for r in some], yerr=errors, capsize=2, **style)
+
+
+def published(
+    panel: Any, points: Mapping[float, float], label: str = "published", marker: str = "o"
+) -> None:
+    """The paper's own numbers, by x."""
+    panel.plot(list(points), list(points.values()), linestyle="", marker=marker, markersize=8,
+               markerfacecolor="none", markeredgecolor=GREY, label=label)  # fmt: skip
 
 
 def rates(
