@@ -6,7 +6,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark bench-model bench-laws chaos faults clean
+.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark bench-model bench-laws experiments chaos faults clean
 
 help: ## this text
 	@echo "semistream: join a stream with a master table larger than memory"
@@ -72,6 +72,10 @@ bench-lookups: setup ## measure lookups by key: the store, Parquet, PostgreSQL, 
 bench-model: setup ## prediction against measurement: is the model right, does the planner choose well?
 	$(BIN)/python -m benchmarks.prediction $(ARGS)
 
+experiments: setup ## the papers' experiments at laptop scale (40 min), and docs/reproduction.md from them
+	$(BIN)/python -m experiments all --out docs/reproduction $(ARGS)
+	$(BIN)/python -m experiments page
+
 chaos: setup ## kill a streaming query 20 times while its master changes, check every row
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
@@ -79,6 +83,6 @@ faults: setup ## kill workers, executors and drivers N=100 times (SEED=1), check
 	$(BIN)/python -m benchmarks.faults --kills $(or $(N),100) --seed $(or $(SEED),1) $(ARGS)
 
 clean: ## remove .venv, caches and everything that runs have written
-	rm -rf .venv build dist src/*.egg-info bench-out demo-out spark-warehouse metastore_db derby.log
+	rm -rf .venv build dist src/*.egg-info bench-out demo-out experiments-out spark-warehouse metastore_db derby.log
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

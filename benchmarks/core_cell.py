@@ -22,6 +22,7 @@ import pyarrow as pa
 
 import semistream as ss
 from benchmarks import workload
+from semistream.stats import Stats
 
 BATCH = 100_000
 
@@ -109,7 +110,7 @@ def read_all(output: Iterator[pa.RecordBatch]) -> None:
         pass
 
 
-def answered(stats: Any) -> int:
+def answered(stats: Stats) -> int:
     return stats.rows_matched + stats.rows_unmatched
 
 
@@ -164,8 +165,9 @@ def probe_rate(store: Path, waiting: int, skew: float) -> list[float]:
 
 def _memory_for(waiting: int, stream: pa.Table) -> int:
     """A budget whose window holds about `waiting` rows."""
-    return waiting * (stream.nbytes // len(stream) + 110) + (16 << 20)
+    return waiting * (int(stream.nbytes) // len(stream) + 110) + (16 << 20)
 
 
 def _window(join: ss.SemiStreamJoin) -> Any:
+    assert join._engine is not None
     return join._engine.phase  # the benchmark fills the window at once instead of over a cycle

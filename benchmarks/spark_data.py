@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from benchmarks import workload
 
@@ -118,15 +119,25 @@ def _master_files(rows: int) -> int:
 
 def write_master(spark: SparkSession, rows: int, folder: Path) -> None:
     """Make the master in Spark tasks, so that its size is bounded by the disk alone."""
-    frame = spark.range(0, rows, 1, _master_files(rows)).mapInArrow(_products, _MASTER_DDL)
+    frame = made_frame(spark, rows, _master_files(rows), workload.master_table, _MASTER_DDL)
     frame.write.mode("overwrite").parquet(str(folder))
 
 
-def _products(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for ids in batches:
-        if ids.num_rows:  # a range's ids are consecutive: the first one says them all
-            first = ids.column(0)[0].as_py()
-            yield from workload.master_table(first, ids.num_rows).to_batches()
+def made_frame(
+    spark: SparkSession,
+    rows: int,
+    parts: int,
+    make: Callable[[int, int], pa.Table],
+    schema: StructType | str,
+) -> DataFrame:
+    """Rows 0 .. `rows` - 1 of a table whose rows `make(first, count)` can make anywhere."""
+
+    def make_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for ids in batches:
+            if ids.num_rows:  # a range's ids are consecutive: the first one says them all
+                yield from make(ids.column(0)[0].as_py(), ids.num_rows).to_batches()
+
+    return spark.range(0, rows, 1, parts).mapInArrow(make_all, schema)
 
 
 def read_stream(spark: SparkSession, folder: Path) -> DataFrame:

@@ -119,8 +119,14 @@ def stream_table(
     products are the popular ones, so that the master lies in the order of popularity.
     """
     ranks = zipf_ranks(rng, n, rows, skew)
+    return sales_table(rng, ranks if ordered else rank_to_key(ranks, rows, seed))
+
+
+def sales_table(rng: np.random.Generator, keys: Ints) -> pa.Table:
+    """One sale of each of these products, in this order, 20 bytes each."""
+    n = len(keys)
     columns = {
-        KEY: ranks if ordered else rank_to_key(ranks, rows, seed),
+        KEY: keys,
         "quantity": rng.integers(1, 10, n, dtype=np.int32),
         "sold_at": _EPOCH + np.sort(rng.integers(0, 1_000_000 * max(n, 1), n)),
     }
