@@ -3,10 +3,11 @@
 `KeyGroups` caches whole key groups (all master rows of a code) by how often they are asked for.
 
 Where they are kept, and which of them leave, is in segments.py; here is which of them come in.
-Frequencies of cached groups are exact, those of others live in a sketch; both halve together, so
-the cache forgets. Codes the master does not have are remembered in a small direct-mapped table.
-Deviations from the papers: groups and not tuples (a duplicate key is answered whole or not at all),
-and a candidate replaces only what is less frequent than itself.
+Frequencies of cached groups are exact, and halve now and then, so the cache forgets. Of other codes
+only the latest are remembered (ghosts.py): one seen again among these is a candidate. Codes the
+master does not have are in a small direct-mapped table. Deviations from the papers: groups and not
+tuples (a duplicate key is answered whole or not at all), and a candidate replaces only what is less
+frequent than itself.
 
 Where keys hardly ever repeat a cache is only a burden: then it sleeps, lends its memory to the
 waiting rows where they can use it, and watches for repetition.
@@ -22,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .columns import Chunks
+from .ghosts import Ghosts
 from .grouptable import Groups
 from .kernels import table
 from .master import Master
@@ -33,6 +35,8 @@ from .segments import SEGMENTS, Segments
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 MOST_GROUP = 4096  # rows of a group that may be cached
+MEMORY = 30  # frequencies halve every so many rows per cached group
+MOST_THRESHOLD = 32
 FELL, NOISE = 0.96, 0.03  # hits below this part of the usual share, less this: hot keys moved
 
 
@@ -124,8 +128,8 @@ class KeyGroups(Front):
         """How much of what `limit` bytes have room for."""
         self._limit = limit
         self._groups = max(SEGMENTS + 2, limit // (self._row_bytes + ENTRY_BYTES))
-        self._sketch_bits = (4 * self._groups).bit_length()
-        self._absent_bits = max(3, self._sketch_bits - 5)
+        self._ghost_bits = self._groups.bit_length()
+        self._absent_bits = max(3, self._ghost_bits - 3)
 
     @property
     def _least_watched(self) -> int:
@@ -141,11 +145,11 @@ class KeyGroups(Front):
         self.asleep = self.wants_to_wake = False
         self._watched = self._repeated = 0  # rows since the last look, and those of known keys
         self._stepped = False  # the disk phase has answered rows since the last ones came
-        self._sketch = np.zeros(1 << self._sketch_bits, np.uint8)
+        self._ghosts = Ghosts(self._ghost_bits)
         self._absent = np.zeros(1 << self._absent_bits, np.int64)
         self._absent_used = np.zeros(1 << self._absent_bits, np.uint8)
         self._keep_in(self._groups, self._limit - self._beside())
-        self._probes = self._evicted = self._since = self._sketched = 0
+        self._probes = self._evicted = self._since = 0
         self._hits, self._usual = 0, 0.0  # since the last look, and the share of hits by then
         self.threshold = self._first_threshold
         self._account()
@@ -157,7 +161,7 @@ class KeyGroups(Front):
 
     def _beside(self) -> int:
         """Bytes of what is known of codes that are not cached."""
-        return sum(a.nbytes for a in (self._sketch, self._absent, self._absent_used))
+        return self._ghosts.nbytes + self._absent.nbytes + self._absent_used.nbytes
 
     def _bytes(self) -> int:
         return self._beside() + self._segments.nbytes
@@ -175,8 +179,7 @@ class KeyGroups(Front):
         if self._ledger.held - held + most > self._ledger.budget:
             self.clear()
             return
-        # The first bits of a code's hash are its place: a place becomes several, or several one.
-        self._sketch = _scaled(self._sketch, self._sketch_bits).max(axis=1)
+        self._ghosts.resize(self._ghost_bits)
         self._absent = _scaled(self._absent, self._absent_bits)[:, 0].copy()
         self._absent_used = _scaled(self._absent_used, self._absent_bits)[:, 0].copy()
         self._segments.fit(self._groups, limit - self._beside())
@@ -184,9 +187,9 @@ class KeyGroups(Front):
         self._usual = 0.0  # another share of hits will be usual
 
     def _remember(self, groups: Groups) -> None:
-        """These leave; the sketch knows how frequent they were."""
+        """These leave; how frequent they were is remembered."""
         self._evicted += len(groups.codes)
-        table.sketch_put(groups.codes, groups.uses, self._sketch, self._sketch_bits)
+        self._ghosts.put(groups.codes, groups.uses)
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -225,21 +228,20 @@ class KeyGroups(Front):
         missing = count == 0
         if missing.any():
             self.absent(codes[missing])
-        estimate = np.empty(len(codes), np.int32)
-        table.sketch_add(codes, uses, self._sketch, self._sketch_bits, estimate)
-        self._age(len(codes))
+        estimate = self._ghosts.add(codes, uses)
+        self._age()
         self._move_threshold()
         worth = self._worth() if self.full else self.threshold
         wanted = np.flatnonzero((count > 0) & (estimate >= worth) & (count <= MOST_GROUP))
         if len(wanted):
             wanted = wanted[np.argsort(-estimate[wanted], kind="stable")]
-            self._segments.admit(
-                codes[wanted], estimate[wanted], start[wanted], count[wanted], pages
-            )
+            # It is here because it was just seen: that once tells nothing of how frequent it is.
+            again = np.maximum(1, estimate[wanted] - 1)
+            self._segments.admit(codes[wanted], again, start[wanted], count[wanted], pages)
 
     def _worth(self) -> int:
-        """How often a code must have been asked for to take the place of another."""
-        return max(self.threshold, 2 * self._segments.cutoff + 2)
+        """How often a code must have been seen to compete for the place of another."""
+        return max(2, self.threshold)
 
     def watch_anew(self) -> None:
         self._watched = self._repeated = 0
@@ -265,8 +267,8 @@ class KeyGroups(Front):
         self.clear()
         self.asleep = True
         self._keep_in(SEGMENTS, 0)
-        self._sketch = self._absent_used = np.zeros(0, np.uint8)
-        self._absent = np.zeros(0, np.int64)
+        self._ghosts = Ghosts(0)
+        self._absent, self._absent_used = np.zeros(0, np.int64), np.zeros(0, np.uint8)
         self._account()
 
     @property
@@ -288,16 +290,12 @@ class KeyGroups(Front):
         here = codes[start >= 0]
         self._segments.table.drop(here)
         back = np.full(len(here), self._worth(), np.uint32)  # they return when they are asked for
-        table.sketch_put(here, back, self._sketch, self._sketch_bits)
+        self._ghosts.put(here, back)
 
-    def _age(self, seen: int) -> None:
-        """Halve all counts every 10 x groups probes, or sooner when so many different codes came
-        that they would blur the sketch."""
-        self._sketched += seen
-        many = self._probes > 10 * max(1024, self._segments.table.used)
-        if many or 2 * self._sketched > len(self._sketch):
-            self._probes = self._sketched = 0
-            self._segments.halve(self._sketch)
+    def _age(self) -> None:
+        if self._probes > MEMORY * max(1024, self._segments.table.used):
+            self._probes = 0
+            self._segments.halve()
 
     def _move_threshold(self) -> None:
         """Down while there is room, up when groups replace each other too fast."""
@@ -308,7 +306,7 @@ class KeyGroups(Front):
         if moved or not self.full:
             self.threshold = max(1, self.threshold // 2)
         elif self._evicted > 0.05 * self._segments.table.used:
-            self.threshold = min(200, self.threshold + 1)
+            self.threshold = min(MOST_THRESHOLD, self.threshold + 1)
         elif self._evicted < 0.01 * self._segments.table.used:
             self.threshold = max(1, self.threshold - 1)
         self._evicted = 0
@@ -319,7 +317,7 @@ class KeyGroups(Front):
         moved = share < FELL * self._usual - NOISE
         self._usual += (share - self._usual) * (0.05 if share < self._usual else 0.3)
         if moved:
-            self._segments.halve(self._sketch[:0])
+            self._segments.halve()
         return moved
 
     @property

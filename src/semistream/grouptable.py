@@ -32,7 +32,7 @@ class Groups:
         pairs = zip(vars(self).values(), vars(more).values(), strict=True)
         return Groups(*(np.concatenate(pair) for pair in pairs))
 
-    def part(self, which: slice) -> Groups:
+    def part(self, which: slice | NDArray[np.bool_]) -> Groups:
         return Groups(self.codes[which], self.start[which], self.count[which], self.uses[which])
 
 
@@ -63,9 +63,16 @@ class GroupTable:
         hits = table.probe(codes, self._slots, start, count)
         return start, count, hits
 
-    def halve(self, sketch: NDArray[np.uint8]) -> None:
-        """Halve all frequencies, here and in the sketch."""
-        table.halve(sketch, self._slots)
+    def halve(self) -> None:
+        """Halve all frequencies."""
+        table.halve(self._slots)
+
+    def uses_by_chunk(self, chunks: int, levels: int) -> I32:
+        """[chunk, uses]: how many groups of each chunk were asked for so often; those of the last
+        column, so often or more."""
+        counts = np.zeros((chunks, levels), np.int32)
+        table.uses_by_chunk(self._slots, counts)
+        return counts
 
     def in_chunks(self, chosen: NDArray[np.bool_]) -> Groups:
         """Groups whose rows are in the chosen chunks, most frequent first."""

@@ -2,8 +2,8 @@
 
     new groups ──> young chunks ──full──> a sealed segment ──> ... at most SEGMENTS of them
                         │
-                        └── all segments there: young and the oldest segment compete; the more
-                            frequent groups make the new segment, the others leave
+                        └── all segments there: young groups compete with those segments that
+                            have most of the least frequent groups, and take the place of these
 
 A chunk never changes: groups that stay are copied into a new one, in bulk and rarely.
 """
@@ -23,6 +23,8 @@ from .records import Records
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 SEGMENTS = 16
+POOREST = 4  # segments that young groups compete with
+LEVELS = 64  # frequencies that are told apart when these are chosen
 YOUNG_CHUNKS = 32
 LOAD = 0.75  # of the table, when full
 RECORD_BYTES = 24  # what packing adds to a row, at most
@@ -52,7 +54,7 @@ class Segments:
         self._sizes: list[int] = []  # bytes per chunk; 0: free
         self._young: list[int] = []
         self._young_groups = 0
-        self._sealed: list[int] = []  # oldest first
+        self._sealed: dict[int, int] = {}  # chunk -> groups that it was made of; oldest first
 
     @property
     def nbytes(self) -> int:
@@ -67,14 +69,14 @@ class Segments:
         """Groups that the sealed segments have room for."""
         return len(self._sealed) * self.segment_groups
 
-    def halve(self, sketch: NDArray[np.uint8]) -> None:
-        """Halve all frequencies, here and in the sketch."""
+    def halve(self) -> None:
+        """Halve all frequencies."""
         self.cutoff //= 2
-        self.table.halve(sketch)
+        self.table.halve()
 
     def admit(self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks) -> None:
         """Copy groups into young chunks, most frequent first; a full young generation competes
-        with the oldest segment."""
+        with the segments."""
         if self.segment_bytes == 0:
             return
         loc = group_rows(pages, start, count)
@@ -117,30 +119,73 @@ class Segments:
         return chunk, where
 
     def _consolidate(self) -> None:
-        """Young chunks become a segment; with all segments there, they compete with the oldest."""
-        old = list(self._young)
-        if self.full and self._sealed:
-            old.append(self._sealed.pop(0))
+        """Young chunks become a segment; with all segments there, they compete with some."""
+        if self.full:
+            self._compete()
+        else:
+            self._evict(self._segment_of(self._in_chunks(self._young)))
+        for chunk in self._young:
+            self._free(chunk)
+        self._young, self._young_groups = [], 0
+
+    def _compete(self) -> None:
+        """As many groups leave as are young: the least frequent of these and of a few segments.
+        Young groups take the places that come free, one segment being made anew at a time."""
+        old = self._poorest()
+        found = self._in_chunks([*self._young, *old])
+        keep = np.arange(len(found.codes)) < len(found.codes) - self._young_groups
+        young = np.isin(found.start >> 32, self._young)
+        self._evict(found.part(young & ~keep))
+        new = found.part(young & keep)
+        for chunk in old:
+            if len(new.codes) == 0:
+                break  # nobody needs the other places: who lost there stays, for now
+            here = found.start >> 32 == chunk
+            self._evict(found.part(here & ~keep))
+            new = self._segment_of(found.part(here & keep).and_these(new))
+            del self._sealed[chunk]
+            self._free(chunk)
+        self._evict(new)
+        if not keep.all():
+            self.cutoff = int(found.uses[~keep][0])
+
+    def _poorest(self) -> list[int]:
+        """The segments with most groups that are among the least frequent of all, as many as are
+        young; the places of groups that were forgotten count too."""
+        sealed = list(self._sealed)
+        counts = self.table.uses_by_chunk(len(self._sizes), LEVELS)[sealed]
+        upto = np.cumsum(counts.sum(axis=0))
+        cut = int(np.searchsorted(upto, self._young_groups, "left"))
+        poor = counts[:, :cut].sum(axis=1)
+        if cut < LEVELS:
+            before = int(upto[cut - 1]) if cut else 0
+            part = (self._young_groups - before) / max(1, int(upto[cut]) - before)
+            poor = poor + part * counts[:, cut]
+        poor = poor + list(self._sealed.values()) - counts.sum(axis=1)
+        return [sealed[i] for i in np.argsort(-poor, kind="stable")[:POOREST]]
+
+    def _in_chunks(self, chunks: list[int]) -> Groups:
+        """The groups of some chunks, most frequent first."""
         chosen = np.zeros(len(self._sizes), np.bool_)
-        chosen[old] = True
-        found = self.table.in_chunks(chosen)
-        loc = group_rows(self.rows, found.start, found.count)
-        sizes = self.rows.widths(loc)[np.cumsum(found.count)]
+        chosen[chunks] = True
+        return self.table.in_chunks(chosen)
+
+    def _segment_of(self, groups: Groups) -> Groups:
+        """A new segment of the first of some groups; returns those for which it has no room."""
+        loc = group_rows(self.rows, groups.start, groups.count)
+        sizes = self.rows.widths(loc)[np.cumsum(groups.count)]
         most = int(np.searchsorted(sizes, self.segment_bytes, "right"))
-        keep = min(most, self.segment_groups)
-        if keep < len(found.codes):
-            self._evict(found.part(slice(keep, None)))
-        kept = found.part(slice(keep))
+        kept = groups.part(slice(min(most, self.segment_groups)))
         segment, where = self._new_chunk(self.rows, loc[: int(kept.count.sum())])
         kept.start = _heads(where, kept.count)
         self.table.put(kept)
-        for chunk in old:
-            self._free(chunk)
-        self._young, self._young_groups = [], 0
-        self._sealed.append(segment)
+        self._sealed[segment] = len(kept.codes)
+        return groups.part(slice(len(kept.codes), None))
 
     def _evict(self, groups: Groups) -> None:
         """These leave; who owns the segments may remember how frequent they were."""
+        if len(groups.codes) == 0:
+            return
         self.cutoff = int(groups.uses[0])
         self._evicted(groups)
         self.table.drop(groups.codes)
@@ -162,7 +207,7 @@ class Segments:
         self.segment_bytes = max(0, limit - slots * GroupTable.SLOT_BYTES) // (SEGMENTS + 2)
         least, share = self._least_frequent()
         old = [*self._sealed, *self._young]
-        self._sealed, self._young, self._young_groups = [], [], 0
+        self._sealed, self._young, self._young_groups = {}, [], 0
         rest, needed = self._chosen([], least, share), set[int]()
         for i, chunk in enumerate(old):
             rest = rest.and_these(self._chosen([chunk], least, share))
@@ -189,13 +234,10 @@ class Segments:
 
     def _chosen(self, chunks: list[int], least: int, share: float) -> Groups:
         """The groups of some chunks that stay; the others leave."""
-        mask = np.zeros(len(self._sizes), np.bool_)
-        mask[chunks] = True
-        found = self.table.in_chunks(mask)  # most frequent first
+        found = self._in_chunks(chunks)
         above, from_least = (int((found.uses > u).sum()) for u in (least, least - 1))
         keep = above + round(share * (from_least - above))
-        if keep < len(found.codes):
-            self._evict(found.part(slice(keep, None)))
+        self._evict(found.part(slice(keep, None)))
         return found.part(slice(keep))
 
     def _seal(self, groups: Groups, last: bool) -> Groups:
@@ -210,13 +252,9 @@ class Segments:
                 break
             if most == 0 or self.full:
                 self._evict(groups.part(slice(max(1, most))))
+                groups = groups.part(slice(max(1, most), None))
             else:
-                kept = groups.part(slice(most))
-                segment, where = self._new_chunk(self.rows, loc[: int(kept.count.sum())])
-                kept.start = _heads(where, kept.count)
-                self.table.put(kept)
-                self._sealed.append(segment)
-            groups = groups.part(slice(max(1, most), None))
+                groups = self._segment_of(groups)
         return groups
 
     def _free(self, chunk: int) -> None:

@@ -15,9 +15,11 @@ from .base import jit, prefetch
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
+U16 = NDArray[np.uint16]
 U32 = NDArray[np.uint32]
 MIX = np.uint64(0x9E3779B97F4A7C15)
 MOST_USES = 0xFFFFFFFF
+TAG_BITS, TAGS, MOST_SEEN = 10, (1 << 10) - 1, 63  # of a code that is not cached
 TILE = 256  # codes looked up side by side, so that their cache misses overlap
 
 
@@ -117,6 +119,15 @@ def in_chunks(slots: I64, chosen: NDArray[np.bool_], out: I64) -> int:
 
 
 @jit
+def uses_by_chunk(slots: I64, counts: I32) -> None:
+    """counts[chunk, uses] = groups; the last column has those that were asked for more often."""
+    most = counts.shape[1] - 1
+    for s in range(len(slots)):
+        if slots[s, 1] >= 0:
+            counts[slots[s, 1] >> 32, min(most, slots[s, 2] & MOST_USES)] += 1
+
+
+@jit
 def absent_probe(
     codes: I64, start: I64, known: I64, used: U8, bits: int, absent: NDArray[np.bool_]
 ) -> int:
@@ -149,28 +160,69 @@ def absent_forget(codes: I64, known: I64, used: U8, bits: int) -> None:
 
 
 @jit
-def sketch_add(codes: I64, amounts: I32, sketch: U8, bits: int, estimate: I32) -> None:
-    """Count sightings of codes that are not cached: one saturating byte each, shared by the codes
-    that fall on it. estimate[i] = the count after adding."""
-    for i in range(len(codes)):
-        s = slot_of(codes[i], bits)
-        value = min(255, np.int64(sketch[s]) + amounts[i])
-        sketch[s] = value
-        estimate[i] = value
+def _tag(code: int) -> int:
+    """Ten bits that tell codes of one place from each other, other bits than those of the place."""
+    x = np.uint64(code)
+    x = (x ^ (x >> np.uint64(32))) * MIX
+    x = (x ^ (x >> np.uint64(29))) * MIX
+    return np.int64((x >> np.uint64(40)) & np.uint64(TAGS))
 
 
 @jit
-def sketch_put(codes: I64, values: U32, sketch: U8, bits: int) -> None:
+def ghost_add(codes: I64, amounts: I32, ghosts: U16, bits: int, estimate: I32) -> int:
+    """Count sightings of codes that are not cached; estimate[i] = the count after adding. A place
+    is two words of count and tag, the code seen last first; a word without a count is free. A third
+    code takes the place of one that was seen no more often than itself, and otherwise wears the
+    older one down. Returns how many codes were not remembered before."""
+    new = 0
+    for i in range(len(codes)):
+        s, tag = slot_of(codes[i], bits), _tag(codes[i])
+        a, b = np.int64(ghosts[s, 0]), np.int64(ghosts[s, 1])
+        before, other = np.int64(0), a
+        if a > TAGS and (a & TAGS) == tag:
+            before, other = a >> TAG_BITS, b
+        elif b > TAGS and (b & TAGS) == tag:
+            before = b >> TAG_BITS
+        else:
+            new += 1
+            if (b >> TAG_BITS) > amounts[i]:
+                if (a >> TAG_BITS) > amounts[i]:
+                    ghosts[s, 1] = b - (1 << TAG_BITS)
+                    estimate[i] = amounts[i]
+                    continue
+                other = b
+        estimate[i] = before + amounts[i]
+        ghosts[s, 0] = (min(MOST_SEEN, np.int64(estimate[i])) << TAG_BITS) | tag
+        ghosts[s, 1] = other
+    return new
+
+
+@jit
+def ghost_put(codes: I64, values: U32, ghosts: U16, bits: int) -> None:
     """Remember the frequency of groups that leave the cache."""
     for i in range(len(codes)):
+        count = min(MOST_SEEN, np.int64(values[i]))
+        if count == 0:
+            continue
         s = slot_of(codes[i], bits)
-        sketch[s] = max(sketch[s], min(255, values[i]))
+        fresh = (count << TAG_BITS) | _tag(codes[i])
+        if (ghosts[s, 1] >> TAG_BITS) <= count:
+            ghosts[s, 1] = ghosts[s, 0]
+            ghosts[s, 0] = fresh
+        elif (ghosts[s, 0] >> TAG_BITS) <= count:
+            ghosts[s, 0] = fresh
 
 
 @jit
-def halve(sketch: U8, slots: I64) -> None:
-    for i in range(len(sketch)):
-        sketch[i] >>= np.uint8(1)
+def halve_ghosts(ghosts: U16) -> None:
+    for s in range(len(ghosts)):
+        for way in range(2):
+            word = np.int64(ghosts[s, way])
+            ghosts[s, way] = ((word >> TAG_BITS) >> 1 << TAG_BITS) | (word & TAGS)
+
+
+@jit
+def halve(slots: I64) -> None:
     for s in range(len(slots)):
         word = slots[s, 2]
         slots[s, 2] = ((word >> 32) << 32) | ((word & MOST_USES) >> 1)
