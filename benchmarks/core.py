@@ -189,15 +189,15 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for found in results:
         groups.setdefault(tuple(found[k] for k in keys), []).append(found)
     lines = []
-    for names, found in groups.items():
-        rate = spread(f["rate"] for f in found)
+    for names, same in groups.items():
+        rate = spread(f["rate"] for f in same)
         line = dict(zip(keys, names, strict=True))
         line |= {"rows_per_s": rate.median, "low": rate.low, "high": rate.high}
-        line["of_memory"] = _ratio(results, found, "memory", None)
-        line["of_inlj"] = _ratio(results, found, "inlj", line["memory"])
+        line["of_memory"] = _ratio(results, same, "memory", None)
+        line["of_inlj"] = _ratio(results, same, "inlj", line["memory"])
         for name in ("hit_ratio", "pages_per_row", "bytes_per_row", "peak_bytes", "budget_bytes",
                      "rss_above_baseline"):  # fmt: skip
-            line[name] = statistics.median(f[name] for f in found)
+            line[name] = statistics.median(f[name] for f in same)
         lines.append(line)
     return lines
 

@@ -76,7 +76,7 @@ def budget_for(algorithm: str, master: MasterFacts, memory: float, buffer: int) 
 def buffers_of(plan: Plan, algorithm: str, master: MasterFacts, memory: float) -> dict[int, str]:
     """Buffer and why it is tried: the grid's, the law's and the published default."""
     best = mesh.best_buffer(memory, KAPPA)
-    wanted = [(size, "grid") for size in plan.buffers]
+    wanted: list[tuple[float, str]] = [(size, "grid") for size in plan.buffers]
     wanted += [(DEFAULT_BUFFER, "default"), (best, "law")]
     return {in_pages(size, algorithm, master): why for size, why in wanted}
 

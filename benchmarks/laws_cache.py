@@ -20,7 +20,7 @@ from semistream import tuner
 from semistream.device import DEVICES, PAPER_CPU, Device
 from semistream.machine import Machine
 from semistream.model import cached
-from semistream.plan import ENTRY_BYTES, MOST_READ, STREAM_ROW, split_memory
+from semistream.plan import ENTRY_BYTES, MOST_READ, STREAM_ROW, Split, split_memory
 from semistream.predict import predict
 from semistream.spec import ALGORITHMS
 from semistream.work import FILLED, KNOWS, Case, with_params
@@ -81,7 +81,7 @@ class Sweep:
         }
 
 
-def _split(case: Case, share: float) -> Any:
+def _split(case: Case, share: float) -> Split:
     params = replace(case.params, front_share=share)
     return split_memory(case.algorithm, case.master, case.memory, STREAM_ROW, params)
 
