@@ -103,8 +103,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"X-HYBRIDJOIN's time {bound[0]:.0%} is the disk's at the smallest size and "
         f"{bound[-1]:.0%} at the largest; the rest, the 24 us of the CPU per row, is the same for "
         f"both joins. So the ratio falls as the disk's part grows. It depends on the CPU: with "
-        f"this one nearly all is disk time at every size, and on hdd-7200 the ratio goes from "
-        f"{fast[0]:.0%} to {fast[-1]:.0%} instead, as the pinned part's share of the stream falls."
+        f"this one most of the time is the disk's at every size, and on hdd-7200 the ratio goes "
+        f"from {fast[0]:.0%} to {fast[-1]:.0%} instead, as the pinned part answers less."
     )
     return Verdict(word, ours, reason)
 
