@@ -36,6 +36,7 @@ LOOKS: dict[str, tuple[str, str, str]] = {
     "cmeshjoin": (BLUE, "D", "-."),
     "hybridjoin": (GREEN, "^", "-"),
     "xhybridjoin": (PINK, "v", "--"),
+    "xhybridjoin as published": (PINK, "D", "-"),
     "chybridjoin": (GREEN, "P", "-."),
     "inlj": (ORANGE, "X", "-"),
     "cinlj": (ORANGE, "h", "-."),

@@ -21,6 +21,7 @@ from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU, Device
 from semistream.master.facts import facts
 from semistream.model import hybrid, renewal, zipf
+from semistream.model.family import SOUGHT
 from semistream.model.mesh import service_rate
 from semistream.plan import STREAM_ROW, split_memory
 from semistream.spec import ALGORITHMS, MasterFacts
@@ -146,16 +147,18 @@ def slower(row: Row, seconds: float) -> None:
 
 
 def by_laws(thing: Named, row: Row, master: MasterFacts, pinned: float) -> Row:
-    """Rows per read and rates: the paper's eqs. 5, 6 and 9, and the renewal law in eqs. 5 and 6."""
+    """Rows per read and rates: the paper's eqs. 5, 6 and 9, and the renewal law in eqs. 5 and 6,
+    both with as many waiting rows as our joins have at a lookup."""
     stream = thing.cell.stream
     assert isinstance(stream, ZipfStream)
     assert thing.cell.device is not None
     block = row["read_bytes"] // master.max_page_bytes * master.rows / master.pages
     found: Row = {"block_rows": block, "rows_per_read": 1 / max(1e-12, row["reads"])}
-    law = renewal.rows_per_read(row["slots"], master.rows, block, stream.skew, True, pinned)
+    held = SOUGHT[False] * row["slots"]
+    law = renewal.rows_per_read(held, master.rows, block, stream.skew, True, pinned)
     ways = {"renewal": law}
     if stream.skew == 1:
-        ways["equation"] = hybrid.tuples_per_iteration(row["slots"], pinned, block, master.rows)
+        ways["equation"] = hybrid.tuples_per_iteration(held, pinned, block, master.rows)
     for name, w in ways.items():
         found[f"{name}_rows_per_read"] = w
         found[name] = rate_of(w, pinned, block, thing.cell.device, master)

@@ -37,6 +37,7 @@ from experiments.hybrids import (
 from experiments.measure import HDD, HERE, MEASURED, PAPER, Course, interval
 from experiments.streams import ZipfStream
 from semistream.model import renewal
+from semistream.model.family import SOUGHT
 from semistream.plan import slot_bytes
 from semistream.stats import Stats
 
@@ -128,7 +129,7 @@ def _row(thing: Counted, course: Counting, points: Sequence[tuple[Stats, int]]) 
     through = points[-1][1] - points[0][1]
     low, high = interval(each_read)
     cell = thing.named.cell
-    law = per_iteration(last.slots, thing.rows, course.limit)
+    law = per_iteration(SOUGHT[False] * last.slots, thing.rows, course.limit)
     return {
         "algorithm": PUBLISHED,
         "device": cell.device.name if cell.device else f"{HERE}, {cell.io}",

@@ -175,6 +175,8 @@ def draw(rows: Sequence[Row]) -> Figure:
         panel.axvline(DEFAULT, color="#888888", linewidth=0.8, label="published default")
         panel.plot([], [], color="#222222", linestyle=":", label="all in memory: reads no page")
         axes(panel, "disk buffer, MB", "milliseconds per page of 8 kB", "xy")
+        if device != PREAD:  # the two disks on one scale
+            panel.set_ylim(0.1, 1.2)
         panel.set_title(device, fontsize=10)
     return finished(figure, f"P2.2  cost of reading a page, {rows[0]['rows'] / 1e6:g} M x 120 B")
 
