@@ -143,7 +143,7 @@ def finished(figure: Figure, title: str) -> Figure:
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    across = min(6, max(1, len(handles)))
+    across = max(1, min(6, len(handles), int(figure.get_figwidth() // 2.2)))
     rows = -(-len(handles) // across)
     figure.suptitle(title, fontsize=11)
     figure.tight_layout(rect=(0, (0.12 + 0.23 * rows) / figure.get_figheight(), 1, 1))

@@ -153,7 +153,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
         word = REPRODUCED if mesh_grows else DIRECTION
     largest = sizes[-1]
     ours = "; ".join(
-        f"{b} {stay(b, largest):.2f} s, with a front stage {stay(a, largest):.2f} s" for a, b in PAIRS
+        f"{b} {stay(b, largest):.2f} s, with a front stage {stay(a, largest):.2f} s"
+        for a, b in PAIRS
     )
     close = [stay(a, n) / max(1e-9, stay(a, n, "predicted")) for pair in PAIRS for a in pair
              for n in sizes]  # fmt: skip
@@ -170,10 +171,10 @@ def judge(rows: Sequence[Row]) -> Verdict:
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    most = max(row["size"] for row in rows)
+    most = max(row["size"] for row in rows) / 1e6
     return rates(
         [{**r, "millions": r["size"] / 1e6} for r in rows], "millions", "rows of R, millions",
-        title=f"P3.4  seconds from loading to match, memory 10 % of {most / 1e6:g} M x 120 B, Zipf 1",
+        title=f"P3.4  time from loading to match, memory 10 % of {most:g} M x 120 B, Zipf 1",
         y="stay", y_label="seconds in the join, mean", log="y",
     )  # fmt: skip
 

@@ -130,8 +130,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"The corrected law of the cache puts the best share at {law:.0%} here, with a flat top. "
         "Sightings of a key add up over cycles in our front stage, where the paper counts those "
         "of one probe, so a high threshold delays the filling and hardly changes what is in it. "
-        f"Buffer sizes from {ends[0]['at']:.0f} to {ends[1]['at']:.0f} kB change the disk phase's rate by "
-        f"up to {peak['disk_rate'] / min(r['disk_rate'] for r in buffer):.2f} x: small ones seek "
+        f"Buffers from {ends[0]['at']:.0f} to {ends[1]['at']:.0f} kB change the disk phase's rate "
+        f"by up to {peak['disk_rate'] / min(r['disk_rate'] for r in buffer):.2f} x: small ones seek "
         "too often, large ones leave fewer waiting rows.",
     )
 
