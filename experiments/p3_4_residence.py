@@ -119,12 +119,12 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
     memory = share_of(sizes[-1], 0.1) * run.pick(5, 1, 1)
     for device in (HDD, None):
         for rows in sizes:
-            for algorithm in ALGORITHMS:
+            for algorithm in ALGORITHMS if rows == sizes[-1] else ALGORITHMS[:-1]:
                 store = products_for(algorithm, run.data, rows, memory)
                 found = cell(
                     run, store, ZipfStream(rows, 1.0), algorithm, memory, device=device,
-                    batch_rows=BATCH, segments=4, seconds=run.pick(0.02, 0.8, 2.0),
-                    most_rows=200_000 if algorithm == "memory" else run.pick(8_000, 10**6, 10**8),
+                    batch_rows=BATCH, segments=4, seconds=run.pick(0.02, 0.4, 2.0),
+                    most_rows=200_000 if algorithm == "memory" else run.pick(8_000, 500_000, 10**8),
                 )  # fmt: skip
                 yield {"size": rows}, found
 
