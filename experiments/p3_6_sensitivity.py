@@ -113,7 +113,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
     rises = low["front_rate"] / high["front_rate"]
     peak = max(buffer, key=lambda r: float(r["disk_rate"]))
     ends = [min(buffer, key=lambda r: float(r["at"])), max(buffer, key=lambda r: float(r["at"]))]
-    interior = peak not in ends
+    interior, low_rate = peak not in ends, min(float(r["disk_rate"]) for r in buffer)
     near = best["at"] in (10.0, 15.0, 20.0, 25.0)
     word = NOT
     if best is not none and interior:
@@ -130,8 +130,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
         "Sightings of a key add up over cycles in our front stage, where the paper counts those "
         "of one probe, so a high threshold delays the filling and hardly changes what is in it. "
         f"Buffers from {ends[0]['at']:.0f} to {ends[1]['at']:.0f} kB change the disk phase's "
-        f"rate by up to {peak['disk_rate'] / min(r['disk_rate'] for r in buffer):.2f} x: small ones seek "
-        "too often, large ones leave fewer waiting rows.",
+        f"rate by up to {peak['disk_rate'] / low_rate:.2f} x: small ones seek too often, "
+        "large ones leave fewer waiting rows.",
     )
 
 

@@ -77,7 +77,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
         word,
         f"on the modelled disk the cost is off by {median(all_errors):.1%} (median of "
         f"{len(all_errors)}), {max(papers):.1%} for the worst of the paper's six; the "
-        f"worst of all is {worst} with {middle[worst]:.1%}; on this machine, {how}, by {median(ours):.0%}",
+        f"worst of all is {worst} with {middle[worst]:.1%}; on this machine, {how}, "
+        f"by {median(ours):.0%}",
         "On the modelled disk both sides use the same costs, so the error is that of the counted "
         "work: hits, rows per read, pages. On this machine the costs of operations come to it: "
         f"measured rates are {under:.2f} of the predicted ones (median), the machine being "
