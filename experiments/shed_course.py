@@ -1,12 +1,13 @@
 """A join that gets more rows than it can serve, on a modelled disk or on this machine.
 
-On a modelled disk rows arrive at a steady rate by the clock: as many per iteration as the last
-iteration took time for. The clock is the disk's time, that of the papers' processor, and that of
-moving shed rows: to the same disk (a segment goes on where the last one ended, unless the master
-was read meanwhile; then both this and the next read of the master have to seek) or over a network. The segments themselves are then kept in memory. On this machine
-they go to a folder, or through a socket to a receiver, and as many rows arrive per iteration as
-the last ones have served, times the factor: by the wall clock, the time that shedding takes would
-bring more rows to shed, without end.
+modelled disk   rows arrive at a steady rate by the clock: as many per iteration as the last one
+                took time for. The clock is the disk's time, that of the papers' processor, and
+                that of moving shed rows. To the same disk, a segment goes on where the last one
+                ended unless the master was read meanwhile; then it has to seek, and so has the
+                next read of the master. Or over a network. Segments are kept in memory.
+this machine    segments go to a folder, or through a socket to a receiver. As many rows arrive per
+                iteration as the last ones have served, times the factor: by the wall clock, the
+                time that shedding takes would bring more rows to shed, without end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +38,7 @@ DISK, NETWORK = "disk", "network"
 # Ethernet of the papers' days: a gigabit per second, a fifth of a millisecond there and back.
 ETHERNET = Device("ethernet", 0.2e-3, 125e6)
 FIRST_ARRIVALS, MOST_ARRIVALS = 2_000, 200_000  # at a time
+Mark = tuple[Stats, tuple[float, float]]  # counters, and two clocks
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,8 @@ class Course:
 
     def _keep_segments(self) -> None:
         """In the place of the folder that was asked for. (There is no public way to do so.)"""
-        assert isinstance(self.master, ModelledMaster) and self.load.device is not None
+        assert isinstance(self.master, ModelledMaster)
+        assert self.load.device is not None
         far = self.load.target == NETWORK
         kept = Kept(self.clock, ETHERNET if far else self.load.device, None if far else self.master)
         engine = self.join._engine
@@ -147,9 +151,9 @@ class Course:
         self.busy += time.process_time() - begin
         self._served = (self._served + answered(self.join.stats) - before) / 2
 
-    def mark(self) -> tuple[Stats, float, float]:
+    def mark(self) -> Mark:
         """Counters, time, and time with this processor in the place of the papers'."""
-        return self.join.stats, self.now(), self.clock() + self.busy
+        return self.join.stats, (self.now(), self.clock() + self.busy)
 
     def close(self) -> None:
         self.join.close()
@@ -195,9 +199,9 @@ def overloaded(load: Overload) -> list[Row]:
         for _ in range(load.segments):
             _go_on(course, load.iterations[1] // load.segments, load.seconds / load.segments)
             marks.append(course.mark())
-        found = [_row(course, marks, 1, PAPER if load.device else MEASURED)]
+        found = [_row(course, marks, 0, PAPER if load.device else MEASURED)]
         if load.device is not None:
-            found.append(_row(course, marks, 2, MEASURED))
+            found.append(_row(course, marks, 1, MEASURED))
         course.close()
     return found
 
@@ -213,12 +217,13 @@ def _go_on(course: Course, iterations: int, seconds: float) -> None:
         course.go()
 
 
-def _row(course: Course, marks: list[tuple[Stats, float, float]], clock: int, cpu: str) -> Row:
+def _row(course: Course, marks: list[Mark], clock: int, cpu: str) -> Row:
     load, first, last = course.load, marks[0], marks[-1]
-    pairs = list(zip(marks, marks[1:], strict=False))
-    each = [(answered(b[0]) - answered(a[0])) / (b[clock] - a[clock]) for a, b in pairs]
+    pairs = list(pairwise(marks))
+    each = [(answered(b[0]) - answered(a[0])) / (b[1][clock] - a[1][clock]) for a, b in pairs]
     served = answered(last[0]) - answered(first[0])
-    rate = served / (last[clock] - first[clock])
+    seconds = last[1][clock] - first[1][clock]
+    rate = served / seconds
     low, high = interval(each)
     stats = last[0]
     kept = stats.waiting + stats.buffered + stats.shed_out + answered(stats) == stats.rows_in
@@ -230,7 +235,7 @@ def _row(course: Course, marks: list[tuple[Stats, float, float]], clock: int, cp
         "rate": rate,
         "rate_low": min(low, rate),
         "rate_high": max(high, rate),
-        "arriving": (last[0].rows_in - first[0].rows_in) / (last[clock] - first[clock]),
+        "arriving": (last[0].rows_in - first[0].rows_in) / seconds,
         "predicted": course.capacity,
         "hits": (last[0].front_hits - first[0].front_hits) / max(1, served),
         "served_per_read": served / max(1, last[0].steps - first[0].steps),
