@@ -148,13 +148,13 @@ def plain(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def finished(figure: Figure, title: str) -> Figure:
-    """With one legend for all panels below them."""
+def finished(figure: Figure, title: str, across: int = 6) -> Figure:
+    """With one legend for all panels below them, `across` names in a line."""
     handles: dict[str, Any] = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    across = min(6, max(1, len(handles)))
+    across = min(across, max(1, len(handles)))
     rows = -(-len(handles) // across)
     figure.suptitle(title, fontsize=11)
     figure.tight_layout(rect=(0, (0.12 + 0.23 * rows) / figure.get_figheight(), 1, 1))

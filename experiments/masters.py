@@ -26,9 +26,9 @@ def products(folder: Path, rows: int, page_bytes: int = PAGE_BYTES) -> Path:
     if not (path / "manifests").exists():
         say(f"  making a master of {count_text(rows)} rows ...")
         if rows > MANY:
-            from experiments.generate import products_by_spark  # late: it needs Java
+            from experiments.generate import kept_rows  # late: it needs Java
 
-            products_by_spark(path, rows, page_bytes)
+            kept_rows(path, rows, workload.master_table, workload.KEY, page_bytes)
         else:
             folder.mkdir(parents=True, exist_ok=True)
             ss.Store.create(path, slices(rows), workload.KEY, page_bytes=page_bytes)
