@@ -167,14 +167,14 @@ def save(figure: Figure, path: Path) -> None:
     Image.open(drawn).convert("RGB").quantize(64).save(path, "PNG", optimize=True)
 
 
-def finished(figure: Figure, title: str) -> Figure:
-    """With one legend for all panels below them."""
+def finished(figure: Figure, title: str, most: int = 6) -> Figure:
+    """With one legend for all panels below them, at most so many names in a line."""
     handles: dict[str, Any] = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     longest = max(map(len, handles), default=1)
-    across = max(1, min(6, len(handles), int(figure.get_figwidth() / (0.08 * longest + 0.6))))
+    across = max(1, min(most, len(handles), int(figure.get_figwidth() / (0.08 * longest + 0.6))))
     rows = -(-len(handles) // across)
     figure.suptitle(title, fontsize=11)
     figure.tight_layout(rect=(0, (0.12 + 0.23 * rows) / figure.get_figheight(), 1, 1))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.base import Row, values, where
-from experiments.charts import Figure, axes, curve, finished, panels, published
+from experiments.charts import GREY, Figure, axes, curve, finished, panels, published
 from experiments.front_stage import of_part, ratios
 from experiments.measure import HDD, MEASURED, PAPER
 
@@ -29,7 +29,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        return f"{self.above} / {self.below}"
+        return f"{self.above} / {self.below}".replace(": ", ", ")
 
 
 def places(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
@@ -63,7 +63,7 @@ def ratio_panel(
               i)  # fmt: skip
         model = ratios(of_part(rows, f"{part}, model"), pair.above, pair.below)
         if model and pair.paper:
-            panel.plot([r["x"] / scale for r in model], [r["ratio"] for r in model], color="#888888",
+            panel.plot([r["x"] / scale for r in model], [r["ratio"] for r in model], color=GREY,
                        linestyle=("-", "--", ":")[i % 3],
                        label=f"model at the paper's size: {pair.name}")  # fmt: skip
         points = pair.paper.get(part, {})
@@ -109,7 +109,7 @@ def family(
     ratio_panel(flat[6], rows, "memory", pairs)
     ratio_panel(flat[7], rows, "rows", pairs, paper_rows / own)
     data_panel(flat[8], rows)
-    return finished(figure, title)
+    return finished(figure, title, 4)
 
 
 def by_skew(rows: Sequence[Row], title: str, pairs: Sequence[Pair]) -> Figure:
@@ -119,4 +119,4 @@ def by_skew(rows: Sequence[Row], title: str, pairs: Sequence[Pair]) -> Figure:
     for panel, place in zip(flat, three, strict=False):
         rate_panel(panel, rows, "skew", place, "y")
     ratio_panel(flat[-1], rows, "skew", pairs, log="")
-    return finished(figure, title)
+    return finished(figure, title, 4)

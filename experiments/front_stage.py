@@ -9,7 +9,7 @@ from typing import Any
 
 import semistream as ss
 from experiments import journey, tpch, weather
-from experiments.base import Row, Run, where
+from experiments.base import Row, Run, span, where
 from experiments.masters import products_for, share_of
 from experiments.measure import HDD, MEASURED, PAPER, Cell, cell, machine_of
 from experiments.streams import Stream, ZipfStream
@@ -20,8 +20,8 @@ from semistream.tuner import tune
 from semistream.work import Case
 
 PAPER_ROWS = 100_000_000
-LAPTOP_ROWS = 2_500_000  # with memory in proportion: a 40th
-SWEPT_ROWS = 1_500_000  # the same where many values of a knob are tried
+LAPTOP_ROWS = 1_500_000  # with memory in proportion
+SWEPT_ROWS = 1_000_000  # the same where many values of a knob are tried
 SHARES = (0.01, 0.03, 0.1)
 DATA_SHARES = (0.02, 0.1)
 SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -38,6 +38,7 @@ class Line:
     name: str
     skew: float = 1.0
     release: str = "cycle"
+    cache: float | None = None  # share of the memory; None: tuned
 
     @property
     def algorithm(self) -> str:
@@ -45,7 +46,7 @@ class Line:
 
     @property
     def params(self) -> ss.Params:
-        return ss.Params(sketch=False, release=self.release)
+        return ss.Params(sketch=False, release=self.release, front_share=self.cache)
 
 
 def rows_of(run: Run) -> int:
@@ -84,6 +85,8 @@ def on_device(run: Run, line: Line, store: Path, stream: Stream, memory: int, de
     if run.scale != "smoke":
         more["most_rows"] = FEW_ROWS if line.algorithm == "memory" else MOST_ROWS
         more["seconds"] = HERE_SECONDS
+    elif ALGORITHMS[line.algorithm].disk == "lookup":
+        more = {"warm_rows": 100, "timed_rows": 200, "batch_rows": 100}
     return cell(run, store, stream, line.algorithm, memory, device=device, params=line.params,
                 **more)  # fmt: skip
 
@@ -151,8 +154,8 @@ class DataSet:
 
 
 def data_sets(run: Run) -> list[DataSet]:
-    """TPC-H as it is and with redrawn customers (alone at smoke scale), real baskets, and the surrogate of
-    the papers' weather reports with skew: how skewed the real ones are is not known here."""
+    """TPC-H as it is and with redrawn customers (alone at smoke scale), real baskets, and the
+    surrogate of the papers' weather reports with skew: that of the real ones is not known here."""
     factor = run.pick(0.02, 5, 100)
     customers = tpch.customers(run.data, factor)
     orders = tpch.generated(run.data, factor)
@@ -260,6 +263,17 @@ def ratios(rows: Sequence[Row], above: str, below: str) -> list[Row]:
 
 def ratio_at(rows: Sequence[Row], above: str, below: str) -> dict[float, float]:
     return {row["x"]: row["ratio"] for row in ratios(rows, above, below)}
+
+
+def on_data(rows: Sequence[Row], name: str, above: str, below: str) -> list[float]:
+    """The ratio on a data set at each memory; empty where it was not measured."""
+    some = [{**r, "x": r["percent"]} for r in of_part(rows, "data", data=name)]
+    return list(ratio_at(some, above, below).values())
+
+
+def times(found: Sequence[float]) -> str:
+    """A ratio, or several, in words."""
+    return f"{span(found)} x" if found else "not measured"
 
 
 def of_part(rows: Sequence[Row], part: str, **labels: Any) -> list[Row]:

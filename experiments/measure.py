@@ -178,8 +178,7 @@ class Course:
             before = self.join.stats.steps
             self.go()
             now = self.join.stats
-            came = now.rows_in - first.rows_in
-            # A front stage that holds all keys leaves nothing to the disk phase: no step comes.
+            came = now.rows_in - first.rows_in  # a front stage with all keys makes no step ever
             made = not steps or now.steps > before or came >= max(4 * rows, self.cell.most_rows)
             if made and came >= rows and self.busy - begin >= seconds:
                 return
