@@ -293,7 +293,7 @@ class KeyGroups(Front):
         self._ghosts.put(here, back)
 
     def _age(self) -> None:
-        if self._probes > MEMORY * max(1024, self._segments.table.used):
+        if self._probes > MEMORY * max(LEAST_KEYS, self._segments.table.used):
             self._probes = 0
             self._segments.halve()
 

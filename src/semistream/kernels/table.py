@@ -19,6 +19,7 @@ U16 = NDArray[np.uint16]
 U32 = NDArray[np.uint32]
 MIX = np.uint64(0x9E3779B97F4A7C15)
 MOST_USES = 0xFFFFFFFF
+MOST_KEPT = 64
 TAG_BITS, TAGS, MOST_SEEN = 10, (1 << 10) - 1, 63  # of a code that is not cached
 TILE = 256  # codes looked up side by side, so that their cache misses overlap
 
@@ -192,7 +193,7 @@ def ghost_add(codes: I64, amounts: I32, ghosts: U16, bits: int, estimate: I32) -
                     continue
                 other = b
         estimate[i] = before + amounts[i]
-        ghosts[s, 0] = (min(MOST_SEEN, np.int64(estimate[i])) << TAG_BITS) | tag
+        ghosts[s, 0] = (np.int64(min(MOST_SEEN, estimate[i])) << TAG_BITS) | tag
         ghosts[s, 1] = other
     return new
 
@@ -201,7 +202,7 @@ def ghost_add(codes: I64, amounts: I32, ghosts: U16, bits: int, estimate: I32) -
 def ghost_put(codes: I64, values: U32, ghosts: U16, bits: int) -> None:
     """Remember the frequency of groups that leave the cache."""
     for i in range(len(codes)):
-        count = min(MOST_SEEN, np.int64(values[i]))
+        count = np.int64(min(MOST_SEEN, values[i]))
         if count == 0:
             continue
         s = slot_of(codes[i], bits)
@@ -223,6 +224,8 @@ def halve_ghosts(ghosts: U16) -> None:
 
 @jit
 def halve(slots: I64) -> None:
+    """Halve all frequencies, large ones to MOST_KEPT: else what was very hot once would stay for as
+    many rounds as that number has bits."""
     for s in range(len(slots)):
         word = slots[s, 2]
-        slots[s, 2] = ((word >> 32) << 32) | ((word & MOST_USES) >> 1)
+        slots[s, 2] = ((word >> 32) << 32) | min(MOST_KEPT, (word & MOST_USES) >> 1)
