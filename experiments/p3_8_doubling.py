@@ -29,7 +29,7 @@ from experiments.base import (
     where,
 )  # fmt: skip
 from experiments.charts import Figure, axes, curve, finished, panels
-from experiments.masters import SLICE, products, share_of
+from experiments.masters import products, share_of
 from experiments.measure import (
     HDD,
     HERE,
@@ -48,6 +48,7 @@ from semistream.master.modelled import DeviceUse
 from semistream.predict import predict
 
 ALGORITHMS = ("cmeshjoin", "meshjoin", "sweepjoin", "memory")
+SLICE = 500_000  # rows that are made at a time
 PROBES = 1_000  # rows that ask for the second half, before it is there and after
 
 
