@@ -95,10 +95,11 @@ def judge(rows: Sequence[Row]) -> Verdict:
 
 def reason(old: Sequence[Row], here: Sequence[Row]) -> str:
     first, last = old[0], old[-1]
+    left = (last["given"] - last["buffer"]) / (first["given"] - first["buffer"])
     top = max(here, key=lambda r: r["rate"])
     return (
         f"Buffer and window share the memory, so a buffer of {last['buffer'] / 1e6:.1f} of "
-        f"{last['given'] / 1e6:.0f} MB leaves {last['slots'] / first['slots']:.2f} of the waiting "
+        f"{last['given'] / 1e6:.0f} MB leaves {left:.2f} of the waiting "
         "rows, and as much more disk time falls on each. The modelled disk goes on for nothing "
         "where it stopped, so a small buffer costs it nothing; with the paper-era CPU the model "
         "and the clock use the same costs per operation, so there the numbers of operations and "
