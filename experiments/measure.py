@@ -133,6 +133,14 @@ class Course:
     def processors(self) -> Sequence[str]:
         return (PAPER, MEASURED) if self.cell.device is not None else (MEASURED,)
 
+    @property
+    def cycle(self) -> float:
+        """Rows that come while a scan goes once round: before, none of them leaves. This machine
+        is measured by the clock, which may be over sooner."""
+        found = self.found
+        scans = self.cell.device is None and found.case.algorithm.disk == "scan"
+        return 1.1 * found.work.waiting / max(1e-3, found.work.misses) if scans else 0.0
+
     def go(self) -> None:
         """Push one more batch, and read all that comes of it."""
         batch = next(self._batches)
@@ -147,7 +155,10 @@ class Course:
         cell, begin = self.cell, self.busy
         rows: float = cell.warm_rows or min(cell.most_rows, rows_until_steady(self.found))
         limit = math.inf if cell.device is not None or cell.warm_rows else cell.seconds
-        while self.join.stats.rows_in < rows and self.busy - begin < limit:
+        rows = max(rows, self.cycle)
+        while (came := self.join.stats.rows_in) < rows:
+            if self.busy - begin >= limit and came >= self.cycle:
+                break
             self.go()
         self._to_the_end_of_a_step(0, 0.0)
         self.warm = self.join.stats.rows_in
@@ -158,7 +169,7 @@ class Course:
         rows = (cell.timed_rows or self._timed_rows()) / cell.segments
         for _ in range(cell.segments):
             if cell.device is None:
-                self._to_the_end_of_a_step(0, cell.seconds / cell.segments)
+                self._to_the_end_of_a_step(self.cycle / cell.segments, cell.seconds / cell.segments)
             else:
                 self._to_the_end_of_a_step(rows, 0.0)
             points.append(self.point())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from experiments.base import (
     DIRECTION,
@@ -15,7 +16,7 @@ from experiments.base import (
     each,
     where,
 )  # fmt: skip
-from experiments.charts import Figure, axes, curve, finished, level, panels
+from experiments.charts import GREEN, ORANGE, Figure, axes, curve, finished, level, panels
 from experiments.masters import products, share_of
 from experiments.measure import HDD, PAPER, Cell, cell, measure, told
 from experiments.mesh_sizes import PAPERS, as_published, briefly, facts_of, symbols, whole_pages
@@ -65,7 +66,7 @@ def run_all(run: Run) -> Iterator[Row]:
 
 
 def worst(rows: Sequence[Row], column: str) -> float:
-    return max((abs(r[column] / r["rate"] - 1) for r in rows), default=0.0)
+    return max((abs(r[column] / r["rate"] - 1) for r in rows if r["rate"]), default=0.0)
 
 
 def judge(rows: Sequence[Row]) -> Verdict:
@@ -94,10 +95,11 @@ def judge(rows: Sequence[Row]) -> Verdict:
 
 def reason(old: Sequence[Row], here: Sequence[Row]) -> str:
     first, last = old[0], old[-1]
+    left = (last["given"] - last["buffer"]) / (first["given"] - first["buffer"])
     top = max(here, key=lambda r: r["rate"])
     return (
         f"Buffer and window share the memory, so a buffer of {last['buffer'] / 1e6:.1f} of "
-        f"{last['given'] / 1e6:.0f} MB leaves {last['slots'] / first['slots']:.2f} of the waiting "
+        f"{last['given'] / 1e6:.0f} MB leaves {left:.2f} of the waiting "
         "rows, and as much more disk time falls on each. The modelled disk goes on for nothing "
         "where it stopped, so a small buffer costs it nothing; with the paper-era CPU the model "
         "and the clock use the same costs per operation, so there the numbers of operations and "
@@ -115,9 +117,9 @@ def draw(rows: Sequence[Row]) -> Figure:
         mine = where(here, algorithm="meshjoin")
         curve(panel, mine, "mb", "meshjoin, measured", index=0)
         bare = [{k: v for k, v in r.items() if not k.startswith("rate")} for r in mine]
-        curve(panel, bare, "mb", "predicted, our model", "predicted", 1)
+        _line(panel, bare, "predicted", "predicted, our model", ORANGE)
         if cpu == PAPER:
-            curve(panel, bare, "mb", "predicted, the paper's equations", "equation", 2)
+            _line(panel, bare, "equation", "predicted, the paper's equations", GREEN)
         for name in ("sweepjoin", "memory"):
             for row in where(here, algorithm=name):
                 level(panel, row["rate"], name)
@@ -128,6 +130,13 @@ def draw(rows: Sequence[Row]) -> Figure:
     return finished(figure, f"P4.2  rate of meshjoin by disk buffer; {size}, Zipf {SKEW}")
 
 
+def _line(panel: Any, rows: Sequence[Row], y: str, label: str, colour: str) -> None:
+    style = "--" if colour == ORANGE else ":"
+    some = sorted(rows, key=lambda r: r["mb"])
+    panel.plot([r["mb"] for r in some], [r[y] for r in some], style, color=colour, label=label,
+               linewidth=2.2, zorder=1)  # fmt: skip
+
+
 EXPERIMENT = Experiment(
     id="P4.2",
     title="MESHJOIN's cost model by disk buffer",
@@ -136,7 +145,8 @@ EXPERIMENT = Experiment(
     method="The second cycle over the master (from then on all are alike); for every buffer as "
     "many rows wait as eq. 1 gives in 21 MB. Our plan gives reads half of the memory at most, so "
     "buffers end at 12 MB. The published equations have the costs of the paper-era CPU. This "
-    "machine reads into a buffer (pread).",
+    "machine reads into a buffer (pread). sweepjoin is given 21 MB in all, which is less than what "
+    "MESHJOIN's window takes when everything is counted (28 to 37 MB).",
     minutes={"smoke": 0.1, "laptop": 1, "paper": 1.5},
     measure=run_all,
     judge=judge,
