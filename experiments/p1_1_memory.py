@@ -43,7 +43,7 @@ SAVED = 0.33
 def cells(run: Run) -> Iterator[tuple[Row, Named]]:
     memories = run.pick((100, 250), MEMORIES, (50, 100, 150, 200, 250))
     for device in (HDD, DISK, None):
-        some = memories if device is HDD else (memories[0], memories[-1])
+        some = memories if device is HDD else memories[:2]
         names = NAMES if device is HDD or run.scale != "smoke" else NAMES[2::3]
         for paper_mb in some:
             rows, memory = sizes(run, ROWS, paper_mb)
