@@ -56,17 +56,18 @@ def cells(run: Run) -> Iterator[tuple[Row, Todo]]:
         for lookup in steps if ordered else steps[::2]:
             yield {**labels, "part": "position"}, _with(usual, lookup=lookup, iterations=few)
         for device in (HDD, None):
-            policies = POLICIES if device or run.scale != "smoke" else POLICIES[:2]
+            brief = run.scale == "smoke" and (device is None or not ordered)
+            policies = POLICIES if device or not brief else POLICIES[:1]
             for victims, lookup, target in policies:
                 load = _with(usual, victims=victims, lookup=lookup, target=target, device=device,
                              seconds=run.pick(0.02, 0.4, 3.0))  # fmt: skip
                 yield {**labels, "part": "policy"}, load
-            for victims in ("popularity", "considering", "upfront")[: run.pick(1, 3, 3)]:
+            for victims in ("popularity", "considering", "upfront")[: 0 if brief else 3]:
                 load = _with(usual, algorithm="sweepjoin", victims=victims, device=device,
                              iterations=run.pick((2, 4), (3, 6), (4, 12)), segments=2 if run.scale
                              == "smoke" else 3, seconds=run.pick(0.02, 0.4, 3.0))  # fmt: skip
                 yield {**labels, "part": "policy"}, load
-            for algorithm in ("meshjoin", "memory"):
+            for algorithm in ("meshjoin", "memory")[: 1 if brief else 2]:
                 own = products_for(algorithm, run.data, rows, memory)
                 yield (
                     {**labels, "part": "policy"},
