@@ -16,7 +16,7 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
-from experiments.charts import BLACK, GREY, Figure, axes, curve, finished, panels
+from experiments.charts import GREY, Figure, axes, curve, finished, panels
 from experiments.masters import products, share_of
 from experiments.measure import HDD, HERE, Cell, Course, cell
 from experiments.streams import ZipfStream
@@ -126,8 +126,9 @@ def draw(rows: Sequence[Row]) -> Figure:
         panel.axhline(100 * scan[-1]["predicted"], color=GREY, linestyle="--", linewidth=1,
                       label="cmeshjoin by the model, warm")  # fmt: skip
         if device == HDD.name:
-            panel.plot([scan[-1]["million"]], [100 * PUBLISHED], "o", mfc="none", color=BLACK,
-                       markersize=9, label="paper, 1,000 iterations", zorder=5)  # fmt: skip
+            panel.plot([scan[-1]["million"]], [100 * PUBLISHED], "o", mfc="none", color=GREY,
+                       markeredgewidth=2, markersize=9, zorder=5,
+                       label="paper, 1,000 iterations")  # fmt: skip
         axes(panel, "stream rows since a cold start, millions", "% answered by the front stage")
         panel.set_title(f"{device}", fontsize=10)
     size = rows[0]["size"]
