@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow as pa
 import semistream as ss
 from benchmarks import workload
 from benchmarks.report import count_text, say
+from semistream.errors import ConflictError
 from semistream.spec import ALGORITHMS
 
 PAGE_BYTES = 64 << 10  # a store's default
@@ -31,7 +33,8 @@ def products(folder: Path, rows: int, page_bytes: int = PAGE_BYTES) -> Path:
             kept_rows(path, rows, workload.master_table, workload.KEY, page_bytes)
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            ss.Store.create(path, slices(rows), workload.KEY, page_bytes=page_bytes)
+            with suppress(ConflictError):  # another run has made the same one meanwhile
+                ss.Store.create(path, slices(rows), workload.KEY, page_bytes=page_bytes)
     return path
 
 
