@@ -9,7 +9,7 @@ from experiments.base import DIRECTION, NOT, REPRODUCED, Experiment, Row, Run, V
 from experiments.charts import Figure
 from experiments.front_charts import Pair
 from experiments.front_charts import by_skew as drawn_by_skew
-from experiments.front_stage import SWEPT_ROWS, Line, by_skew, of_part, ratio_at, within
+from experiments.front_stage import NO_POOL, SWEPT_ROWS, Line, by_skew, of_part, ratio_at, within
 from experiments.measure import measure, told
 
 NAMES = ("meshjoin", "cmeshjoin", "hybridjoin", "chybridjoin", "inlj", "cinlj")
@@ -17,11 +17,12 @@ FIXED = ("cmeshjoin: cache 15 %", "chybridjoin: cache 15 %")
 LINES = (
     *(Line(name) for name in (*NAMES, "sweepjoin", "memory")),
     *(Line(name, cache=0.15) for name in FIXED),
+    NO_POOL,
 )
 PAIRS = (
     Pair("cmeshjoin", "meshjoin", {"skew": {1.0: 6.5}}),
     Pair("chybridjoin", "hybridjoin", {"skew": {1.0: 2.8}}),
-    Pair("cinlj", "inlj"),
+    Pair("cinlj", NO_POOL.name),
     Pair(FIXED[0], "meshjoin"),
     Pair(FIXED[1], "hybridjoin"),
 )

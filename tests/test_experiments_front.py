@@ -55,7 +55,7 @@ def test_memory_is_the_same_at_every_size_and_belongs_to_the_largest() -> None:
     run = Run("laptop")
     shares, sizes = by_memory(run), by_rows(run)
     assert {memory for _, _, memory in sizes} == {shares[-1][2]}
-    assert [rows for _, rows, _ in sizes] == [200_000, 600_000]
+    assert [rows for _, rows, _ in sizes] == [300_000, 900_000]
 
 
 def test_data_that_was_not_measured_has_no_number() -> None:
