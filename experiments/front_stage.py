@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import semistream as ss
-from experiments import journey, tpch, weather
 from experiments.base import Row, Run, span, where
 from experiments.masters import products_for, share_of
 from experiments.measure import HDD, MEASURED, PAPER, Cell, cell, machine_of
@@ -23,10 +22,10 @@ PAPER_ROWS = 100_000_000
 LAPTOP_ROWS = 1_500_000  # with memory in proportion
 SWEPT_ROWS = 1_000_000  # the same where many values of a knob are tried
 SHARES = (0.01, 0.03, 0.1)
-DATA_SHARES = (0.02, 0.1)
 SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
 HERE_SECONDS = 0.4  # this machine: of the warm-up, and of what is timed
-MOST_ROWS = 1_200_000  # of a warm-up, and of what is timed
+MOST_ROWS = 800_000  # of a warm-up, and of what is timed
+LOOKUP_ROWS = 60_000  # the same for look-ups row by row, which take a third of a millisecond each
 FEW_ROWS = 200_000  # are enough for the bound
 STREAM_BYTES = 21  # of a row of the synthetic stream, nulls included
 
@@ -39,6 +38,7 @@ class Line:
     skew: float = 1.0
     release: str = "cycle"
     cache: float | None = None  # share of the memory; None: tuned
+    pool: float = 0.0  # inlj's share of the memory for pages; 0: tuned
 
     @property
     def algorithm(self) -> str:
@@ -46,7 +46,12 @@ class Line:
 
     @property
     def params(self) -> ss.Params:
-        return ss.Params(sketch=False, release=self.release, front_share=self.cache)
+        return ss.Params(
+            sketch=False, release=self.release, front_share=self.cache, page_pool=self.pool
+        )
+
+
+NO_POOL = Line("inlj: no pool", pool=1e-9)  # as in P3, where memory does not matter to INLJ
 
 
 def rows_of(run: Run) -> int:
@@ -83,7 +88,8 @@ def devices(run: Run, part: str = "memory") -> tuple[Any, ...]:
 def on_device(run: Run, line: Line, store: Path, stream: Stream, memory: int, device: Any) -> Cell:
     more: dict[str, Any] = {}
     if run.scale != "smoke":
-        more["most_rows"] = FEW_ROWS if line.algorithm == "memory" else MOST_ROWS
+        fewer = {"none": FEW_ROWS, "lookup": LOOKUP_ROWS}
+        more["most_rows"] = fewer.get(ALGORITHMS[line.algorithm].disk, MOST_ROWS)
         more["seconds"] = HERE_SECONDS
     elif ALGORITHMS[line.algorithm].disk == "lookup":
         more = {"warm_rows": 100, "timed_rows": 200, "batch_rows": 100}
@@ -137,57 +143,6 @@ def both_parts(rows: Iterable[Row], lines: Sequence[Line]) -> Iterator[Row]:
         last = row.get("x") == 10 or row.get("line") == "memory"
         if row.get("part") == "memory" and last and row.get("line") in names:
             yield {**row, "part": "rows", "x": row["rows"]}
-
-
-# --- other data ----------------------------------------------------------------------------------
-
-UNIFORM, REDRAWN = "TPC-H", "TPC-H, Zipf 1"
-JOURNEY = "Complete Journey"
-WEATHER = "synthetic weather, Zipf 1"
-
-
-@dataclass(frozen=True)
-class DataSet:
-    name: str
-    store: Path
-    stream: Stream
-
-
-def data_sets(run: Run) -> list[DataSet]:
-    """TPC-H as it is and with redrawn customers (alone at smoke scale), real baskets, and the
-    surrogate of the papers' weather reports with skew: that of the real ones is not known here."""
-    factor = run.pick(0.02, 5, 100)
-    customers = tpch.customers(run.data, factor)
-    orders = tpch.generated(run.data, factor)
-    redrawn = DataSet(REDRAWN, customers, tpch.Orders(orders, skew=1.0))
-    if run.scale == "smoke":
-        return [redrawn]
-    reports = weather.synthetic_master(run.data, run.pick(0, 2_000_000, 20_000_000))
-    return [
-        DataSet(UNIFORM, customers, tpch.Orders(orders)),
-        redrawn,
-        DataSet(JOURNEY, journey.products(run.data), journey.transactions()),
-        DataSet(WEATHER, reports, weather.SyntheticReports(1.0)),
-    ]
-
-
-def other_data(run: Run, lines: Sequence[Line]) -> Iterator[tuple[Row, Cell]]:
-    """All of them at two shares of memory; on this machine at the larger one."""
-    for x, data in enumerate(data_sets(run)):
-        whole = known_of(data.store).bytes
-        for device in devices(run, "data"):
-            if device is None and data.name not in (REDRAWN, JOURNEY):
-                continue
-            some = run.pick(DATA_SHARES[-1:], DATA_SHARES, DATA_SHARES)
-            for share in DATA_SHARES[-1:] if device is None else some:
-                memory = max(int(share * whole), run.pick(400_000, 0, 0))
-                for line in lines:
-                    if line.algorithm == "memory" and share < DATA_SHARES[-1]:
-                        continue
-                    labels = {"part": "data", "line": line.name, "x": x, "data": data.name,
-                              "percent": 100 * share}  # fmt: skip
-                    made = on_device(run, line, data.store, data.stream, memory, device)
-                    yield labels, replace(made, most_rows=min(made.most_rows, 600_000))
 
 
 # --- predictions at the papers' own sizes --------------------------------------------------------
@@ -254,9 +209,9 @@ def ratios(rows: Sequence[Row], above: str, below: str) -> list[Row]:
         if other is None or not row.get("rate"):
             continue
         line: Row = {"x": row["x"], "ratio": row["rate"] / other["rate"]}
-        if row.get("rate_low") and other.get("rate_low"):
+        if (row.get("rate_low") or 0) > 0 and (other.get("rate_low") or 0) > 0:
             line["ratio_low"] = row["rate_low"] / other["rate_high"]
-            line["ratio_high"] = row["rate_high"] / max(1e-9, other["rate_low"])
+            line["ratio_high"] = row["rate_high"] / other["rate_low"]
         found.append(line)
     return sorted(found, key=lambda r: float(r["x"]))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from semistream import Store
-from semistream.errors import StoreError
+from semistream.errors import ConflictError, StoreError
 
 PAGE_BYTES = 8192
 """Pages of the papers' databases; every master of the experiments has them unless told."""
@@ -19,7 +20,8 @@ def kept(path: Path, build: Callable[[Path], object]) -> Path:
     whatever is there is whole; its name must say everything that its rows depend on."""
     if not is_store(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        build(path)
+        with suppress(ConflictError):  # another run has made the same one meanwhile
+            build(path)
     return path
 
 

@@ -88,9 +88,8 @@ def measure(cell: Cell, begin: Callable[[Cell], Course] | None = None) -> list[R
     try:
         course = (begin or Course)(cell)
     except BudgetError as error:
-        name = cell.device.name if cell.device else HERE
-        return [{"algorithm": cell.algorithm, "device": name, "memory": cell.memory,
-                 "refused": str(error)}]  # fmt: skip
+        return [{"algorithm": cell.algorithm, "device": cell.device.name if cell.device else HERE,
+                 "memory": cell.memory, "refused": str(error)}]  # fmt: skip
     try:
         course.warm_up()
         points = course.time()
@@ -182,7 +181,7 @@ class Course:
         return min(self.cell.most_rows, max(windows, self.cell.misses / misses))
 
     def _to_the_end_of_a_step(self, rows: float, seconds: float) -> None:
-        """Push until so many rows and seconds have passed, the last batch having made a step."""
+        """Push until so many rows and seconds have passed, and the last batch made a step."""
         begin, first = self.busy, self.join.stats
         steps = self.join._engine is not None and self.join._engine.phase is not None
         while True:

@@ -19,11 +19,10 @@ from experiments.base import (
 )
 from experiments.charts import Figure
 from experiments.front_charts import Pair, family
+from experiments.front_data import JOURNEY, REDRAWN, UNIFORM, other_data
 from experiments.front_stage import (
-    JOURNEY,
     LAPTOP_ROWS,
-    REDRAWN,
-    UNIFORM,
+    NO_POOL,
     Line,
     at_paper_size,
     both_parts,
@@ -31,7 +30,6 @@ from experiments.front_stage import (
     by_rows,
     of_part,
     on_data,
-    other_data,
     ratio_at,
     synthetic,
     times,
@@ -49,12 +47,12 @@ NAMES = (
     "sweepjoin",
     "memory",
 )
-LINES = tuple(Line(name) for name in NAMES)
+LINES = (*(Line(name) for name in NAMES), NO_POOL)
 MESH = Pair("cmeshjoin", "meshjoin",
             {"memory": {1: 4.0, 10: 6.5}, "rows": {20e6: 4.7, 100e6: 6.5}})  # fmt: skip
 HYBRID = Pair("chybridjoin", "hybridjoin",
               {"memory": {1: 2.4, 10: 2.8}, "rows": {20e6: 3.0, 100e6: 2.8}})  # fmt: skip
-LOOKUP = Pair("cinlj", "inlj", {"rows": {100e6: 2.5}})
+LOOKUP = Pair("cinlj", NO_POOL.name, {"rows": {100e6: 2.5}})
 PAIRS = (MESH, HYBRID, LOOKUP)
 ON_TPCH = {"cmeshjoin": 3.7, "chybridjoin": 2.5}
 
@@ -103,7 +101,8 @@ def in_words(rows: Sequence[Row], pair: Pair) -> str:
         f"{sizes[0]:.1f} x at the smallest R, {sizes[1]:.1f} x at the largest"
     )
     if pair is LOOKUP:
-        return text
+        pooled = ratio_at(of_part(rows, "memory"), "cinlj", "inlj").values()
+        return text + f" (with a tuned page pool for INLJ {span(pooled)} x by memory)"
     return text + (
         f", TPC-H as it is {times(data_of(rows, UNIFORM, pair))}, with Zipf customers "
         f"{times(data_of(rows, REDRAWN, pair))}, Complete Journey "
@@ -142,8 +141,9 @@ EXPERIMENT = Experiment(
     "CINLJ / INLJ 2.5 x; ahead on real data",
     method=f"Steady state, warm cache. At laptop scale R has {LAPTOP_ROWS / 1e6:g} M rows and "
     "memory in proportion; by size, memory is a tenth of the largest R. The grey lines "
-    "are the model at the paper's own sizes. All knobs are tuned by the model for each join.",
-    minutes={"smoke": 0.1, "laptop": 3, "paper": 300},
+    "are the model at the paper's own sizes. All knobs are tuned by the model for each join. "
+    "CINLJ is warmed up by 60,000 rows at most, so its cache may not be full.",
+    minutes={"smoke": 0.1, "laptop": 4, "paper": 300},
     measure=run_all,
     judge=judge,
     draw=draw,

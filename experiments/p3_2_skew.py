@@ -9,7 +9,7 @@ from experiments.base import DIRECTION, NOT, REPRODUCED, Experiment, Row, Run, V
 from experiments.charts import Figure
 from experiments.front_charts import Pair
 from experiments.front_charts import by_skew as drawn_by_skew
-from experiments.front_stage import SWEPT_ROWS, Line, by_skew, of_part, ratio_at, within
+from experiments.front_stage import NO_POOL, SWEPT_ROWS, Line, by_skew, of_part, ratio_at, within
 from experiments.measure import measure, told
 
 NAMES = ("meshjoin", "cmeshjoin", "hybridjoin", "chybridjoin", "inlj", "cinlj")
@@ -17,11 +17,12 @@ FIXED = ("cmeshjoin: cache 15 %", "chybridjoin: cache 15 %")
 LINES = (
     *(Line(name) for name in (*NAMES, "sweepjoin", "memory")),
     *(Line(name, cache=0.15) for name in FIXED),
+    NO_POOL,
 )
 PAIRS = (
     Pair("cmeshjoin", "meshjoin", {"skew": {1.0: 6.5}}),
     Pair("chybridjoin", "hybridjoin", {"skew": {1.0: 2.8}}),
-    Pair("cinlj", "inlj"),
+    Pair("cinlj", NO_POOL.name),
     Pair(FIXED[0], "meshjoin"),
     Pair(FIXED[1], "hybridjoin"),
 )
@@ -82,7 +83,8 @@ EXPERIMENT = Experiment(
     claim="Cached joins are ahead even for moderate skew, and slightly behind on a uniform stream",
     paper="CMESHJOIN 6.5 x and CHYBRIDJOIN 2.8 x at skew 1; slightly behind at skew 0",
     method=f"Steady state, warm cache, memory 10 % of R; {SWEPT_ROWS / 1e6:g} M rows at laptop "
-    "scale. All knobs are tuned by the model for each join and skew.",
+    "scale. All knobs are tuned by the model for each join and skew. CINLJ is warmed up by "
+    "60,000 rows at most, so its cache may not be full.",
     minutes={"smoke": 0.1, "laptop": 1.5, "paper": 150},
     measure=run_all,
     judge=judge,

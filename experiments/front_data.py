@@ -1,0 +1,62 @@
+"""Other data for the experiments with a front stage: TPC-H, real baskets, a weather surrogate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from experiments import journey, tpch, weather
+from experiments.base import Row, Run
+from experiments.front_stage import Line, devices, known_of, on_device
+from experiments.measure import Cell
+from experiments.streams import Stream
+
+DATA_SHARES = (0.02, 0.1)
+UNIFORM, REDRAWN = "TPC-H", "TPC-H, Zipf 1"
+JOURNEY = "Complete Journey"
+WEATHER = "synthetic weather, Zipf 1"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    name: str
+    store: Path
+    stream: Stream
+
+
+def data_sets(run: Run) -> list[DataSet]:
+    """TPC-H as it is and with redrawn customers (alone at smoke scale), real baskets, and the
+    surrogate of the papers' weather reports with skew: that of the real ones is not known here."""
+    factor = run.pick(0.02, 5, 100)
+    customers = tpch.customers(run.data, factor)
+    orders = tpch.generated(run.data, factor)
+    redrawn = DataSet(REDRAWN, customers, tpch.Orders(orders, skew=1.0))
+    if run.scale == "smoke":
+        return [redrawn]
+    reports = weather.synthetic_master(run.data, run.pick(0, 2_000_000, 20_000_000))
+    return [
+        DataSet(UNIFORM, customers, tpch.Orders(orders)),
+        redrawn,
+        DataSet(JOURNEY, journey.products(run.data), journey.transactions()),
+        DataSet(WEATHER, reports, weather.SyntheticReports(1.0)),
+    ]
+
+
+def other_data(run: Run, lines: Sequence[Line]) -> Iterator[tuple[Row, Cell]]:
+    """All of them at two shares of memory; on this machine at the larger one."""
+    for x, data in enumerate(data_sets(run)):
+        whole = known_of(data.store).bytes
+        for device in devices(run, "data"):
+            if device is None and data.name not in (REDRAWN, JOURNEY):
+                continue
+            some = run.pick(DATA_SHARES[-1:], DATA_SHARES, DATA_SHARES)
+            for share in DATA_SHARES[-1:] if device is None else some:
+                memory = max(int(share * whole), run.pick(400_000, 0, 0))
+                for line in lines:
+                    if line.algorithm == "memory" and share < DATA_SHARES[-1]:
+                        continue
+                    labels = {"part": "data", "line": line.name, "x": x, "data": data.name,
+                              "percent": 100 * share}  # fmt: skip
+                    made = on_device(run, line, data.store, data.stream, memory, device)
+                    yield labels, replace(made, most_rows=min(made.most_rows, 600_000))
