@@ -23,7 +23,7 @@ from .records import Records
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 SEGMENTS = 16
-POOREST = 4  # segments that young groups compete with
+POOREST = 2  # segments that young groups compete with
 LEVELS = 64  # frequencies that are told apart when these are chosen
 YOUNG_CHUNKS = 32
 LOAD = 0.75  # of the table, when full

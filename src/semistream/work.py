@@ -30,7 +30,7 @@ from .rhythm import GUESSES, Rhythm, fills
 from .spec import Algorithm, MasterFacts, Params, Workload
 
 FILLED = 0.9  # of a front stage's room: its youngest and oldest segments are being made
-KNOWS = 0.56  # as many of the most popular keys would hit as often as those that it has found
+KNOWS = 0.65  # as many of the most popular keys would hit as often as those that it has found
 COPIES = 3  # of a row while a database sends it
 MOST_KEYS = 10_000  # that a database is asked for at once
 TOLD = 8  # a sample tells the popularity of one key in so many that it has seen
