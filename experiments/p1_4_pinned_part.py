@@ -44,7 +44,7 @@ from semistream.stats import Stats
 ITERATIONS = 4_000  # the paper's
 ANSWERED = {50: 0.4e6, 250: 2e6}  # rows through the pinned part, by MB; the second: "more than"
 WAITING_ROW = 108  # bytes in the papers: 4.8 x 20 in the hash table, 12 in the queue
-OURS, PAPERS = "our accounting", "the papers' accounting"
+OURS, PAPERS = "our memory", "the papers' memory"
 PINNED = 1  # pages of 32 kB, about 270 rows: see the verdict
 
 
@@ -195,7 +195,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     kinds = ((HDD.name, OURS), (HDD.name, PAPERS), (f"{HERE}, pread", OURS))
     for i, (device, accounting) in enumerate(kinds):
         some = where(rows, device=device, accounting=accounting, algorithm=PUBLISHED)
-        curve(left, some, "paper_mb", f"as published, {device}, {accounting}", "answered", i)
+        curve(left, some, "paper_mb", f"published, {device}, {accounting}", "answered", i)
     law = where(rows, device=HDD.name, accounting=PAPERS, algorithm=PUBLISHED)
     curve(left, [{**r, "y": r["renewal"]} for r in law], "paper_mb", "renewal law", "y", 7)
     for name in ("xhybridjoin", "sweepjoin"):
@@ -207,7 +207,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     right.axhline(1.0, color="#222222", linestyle=":", label="all in memory (no reads)")
     left.plot(list(ANSWERED), list(ANSWERED.values()), **PAPER_MARK)
     axes(left, "memory for 2 M rows, MB", "rows answered from memory\nin 4,000 reads", "y")
-    axes(right, "memory for 2 M rows, MB", "share of the stream answered from memory")
+    axes(right, "memory for 2 M rows, MB", "share of the stream\nanswered from memory")
     right.set_title("hdd-7200", fontsize=10)
     size = rows[0]["rows"] / 1e6
     return finished(figure, f"P1.4  the pinned part, {size:g} M rows, Zipf 1, memory shrunk along")

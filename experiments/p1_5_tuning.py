@@ -226,14 +226,14 @@ def _map(panel: Any, some: Sequence[Row], column: str, title: str) -> None:
         table[down.index(r["block_rows"]), across.index(r["pinned_rows"])] = r.get(column) or np.nan
     panel.imshow(table, origin="lower", cmap="cividis", aspect="auto")
     panel.grid(False)
-    top = np.nanmax(table)
+    top, middle = np.nanmax(table), (np.nanmin(table) + np.nanmax(table)) / 2
     for (i, j), value in np.ndenumerate(table):
         if np.isfinite(value):
             bold = "bold" if value == top else "normal"
             panel.text(j, i, number(round(value, -2)), ha="center", va="center", fontsize=8,
-                       fontweight=bold, color="w" if value < 0.6 * top else "black")  # fmt: skip
-    panel.set_xticks(range(len(across)), [number(round(x)) for x in across], fontsize=8)
-    panel.set_yticks(range(len(down)), [number(round(y)) for y in down], fontsize=8)
+                       fontweight=bold, color="w" if value < middle else "black")  # fmt: skip
+    panel.set_xticks(range(len(across)), [f"{x:,.0f}" for x in across], fontsize=8)
+    panel.set_yticks(range(len(down)), [f"{y:,.0f}" for y in down], fontsize=8)
     panel.set_xlabel("rows pinned")
     panel.set_ylabel("rows swapped per read")
     panel.set_title(f"{title}, rows/s", fontsize=9)
