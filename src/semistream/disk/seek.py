@@ -49,9 +49,10 @@ class Seek(Sweep):
         super().__init__(parts)
         info, capacity = parts.master.describe(), parts.backlog.capacity
         self._block_pages = max(1, parts.read_bytes // max(1, info.max_page_bytes))
-        self._queue: I32 = np.empty(0, np.int32)
-        self._tickets: I64 = np.empty(0, np.int64)
-        self._begin = self._turn = 0
+        room = capacity + capacity // 4 + 1  # entries of rows that have gone stay for a while
+        self._queue: I32 = np.empty(room, np.int32)
+        self._tickets: I64 = np.empty(room, np.int64)
+        self._begin = self._end = self._turn = 0
         self._who: I32 = np.empty(capacity, np.int32)
         self._loc: I64 = np.empty(capacity, np.int64)
         self._pinned, self._pinned_pages = parts.pinned, parts.pinned_pages
@@ -62,16 +63,25 @@ class Seek(Sweep):
         return slots
 
     def _enqueue(self, slots: I32) -> None:
-        """To the end of the queue; entries whose row has gone are dropped on the way."""
-        ticket = self.parts.backlog.ticket
-        alive = ticket[self._queue[self._begin :]] == self._tickets[self._begin :]
-        self._queue = np.append(self._queue[self._begin :][alive], slots)
-        self._tickets = np.append(self._tickets[self._begin :][alive], ticket[slots])
-        self._begin = 0
+        """To the end of the queue. Entries whose row has gone are dropped when there is no room, or
+        at once where a place within the queue is asked for."""
+        if self._end + len(slots) > len(self._queue) or self.parts.params.lookup < 1:
+            self._drop_gone()
+        end = self._end + len(slots)
+        self._queue[self._end : end] = slots
+        self._tickets[self._end : end] = self.parts.backlog.ticket[slots]
+        self._end = end
+
+    def _drop_gone(self) -> None:
+        queue = self._queue[self._begin : self._end]
+        tickets = self._tickets[self._begin : self._end]
+        alive = self.parts.backlog.ticket[queue] == tickets
+        self._end, self._begin = int(alive.sum()), 0
+        self._queue[: self._end], self._tickets[: self._end] = queue[alive], tickets[alive]
 
     def reset(self) -> None:
         super().reset()
-        self._queue, self._tickets, self._begin = self._queue[:0], self._tickets[:0], 0
+        self._begin = self._end = 0
 
     def restore(self, state: dict[str, object], slots: I32, ages: I64) -> None:
         self._enqueue(slots)
@@ -96,7 +106,7 @@ class Seek(Sweep):
         """The queue's entry to look up now, or -1."""
         self._turn += 1
         return seek.pick(
-            self._queue, self._tickets, self.parts.backlog.ticket, self._begin, len(self._queue),
+            self._queue, self._tickets, self.parts.backlog.ticket, self._begin, self._end,
             self.parts.params.lookup, self._turn,
         )  # fmt: skip
 
@@ -107,7 +117,7 @@ class Seek(Sweep):
         checked = master.checked()
         blocks = np.empty((ITERATIONS, 2), np.int64)
         k, n, b, self._begin, self._turn, stopped = seek.seek_blocks(
-            self._queue, self._tickets, self._begin, len(self._queue), self.parts.params.lookup,
+            self._queue, self._tickets, self._begin, self._end, self.parts.params.lookup,
             self._turn, max(1, backlog.capacity // 4), backlog.codes, backlog.ticket, links.head,
             links.after, links.bits, links.filter, self._owners(backlog.codes), master.runs,
             master.first, master.last, view.codes, view.rows, checked, self._block_pages,
