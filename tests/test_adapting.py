@@ -151,7 +151,7 @@ def test_a_uniform_stream(algorithm) -> None:
     """Where nothing is popular a cache is a burden."""
     best = best_rate(algorithm, "hdd-7200", skew=0.0)
     run = Run(algorithm, "hdd-7200", 0.0, params=ss.Params(front_share=0.8), adapt=quick())
-    run.push(15 * BATCH)
+    run.push((30 if algorithm == "chybridjoin" else 15) * BATCH)  # few rows a read: it takes longer
     assert run.push(10 * BATCH) > 0.9 * best
 
 
