@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from ..backlog import Backlog
 from ..columns import Chunks
-from ..engine import INTAKE_BYTES, ROOM_BYTES, Engine
+from ..engine import ROOM_BYTES, Engine
 from ..errors import BudgetError, ShedError
 from ..front import Front
 from ..memory import Ledger
+from ..plan import INTAKE_BYTES
 from ..question import Question
 from .buffer import StreamBuffer, fitting, widths
 from .policy import Outside, Popularity, Shedding, chooser
