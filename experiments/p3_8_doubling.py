@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,7 +71,7 @@ class Doubling(Course):
         if match:
             self.must += len(batch)
             self.keys_in += pc.sum(batch.column(0)).as_py()
-        self._read(self.join.push(batch))
+        self._read(lambda: self.join.push(batch))
 
     def go(self) -> None:
         self.ask(next(self._batches))
@@ -81,10 +81,11 @@ class Doubling(Course):
         disk = self.clock() if self.cell.device is not None else 0.0
         return Point(self.join.stats, DeviceUse(seconds=disk), self.busy)
 
-    def _read(self, answers: Iterator[pa.RecordBatch]) -> None:
+    def _read(self, call: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        """All answers of a call; the call itself does a part of the work."""
         now = time.process_time if self.cell.device is not None else time.perf_counter
         begin = now()
-        for out in answers:
+        for out in call():
             self.keys_out += pc.sum(out.column(workload.KEY)).as_py()
         self.busy += now() - begin
 
@@ -96,7 +97,7 @@ class Doubling(Course):
             store.close()
             store = newer
         store.close()
-        self._read(self.join.refresh())
+        self._read(self.join.refresh)
         self.master = self.join.master
 
 
@@ -118,7 +119,7 @@ def double(todo: Todo) -> list[Row]:
         first = course.point()
         asked = probes(todo.rows, wanted.seed)
         course.ask(asked, match=False)
-        course._read(course.join.drain())
+        course._read(course.join.drain)
         right = course.join.stats.rows_unmatched == PROBES
         matched = course.join.stats.rows_matched
         right = right and matched == course.must
@@ -131,7 +132,7 @@ def double(todo: Todo) -> list[Row]:
         info = course.master.describe()
         course.page_rows = info.rows / max(1, info.pages)
         found += _windows(course, todo, wanted, first)
-        course._read(course.join.drain())
+        course._read(course.join.drain)
         stats = course.join.stats
         right = right and stats.rows_matched == course.must and stats.rows_unmatched == PROBES
         right = right and course.keys_out == course.keys_in  # and each with its own key
