@@ -55,7 +55,7 @@ PROBES = 1_000  # rows that ask for the second half, before it is there and afte
 class Todo:
     cell: Cell
     rows: int  # before; as many again come
-    window: int  # rows pushed per point of the curve
+    window: int  # rows pushed per point of the curve, at least
     windows: tuple[int, int]  # before and after
 
 
@@ -153,8 +153,7 @@ def _windows(course: Doubling, todo: Todo, wanted: Cell, first: Point | None = N
     law = planned(wanted, course.master)
     for number in range(count):
         first = course.point() if first is None or number else first
-        while course.join.stats.rows_in - first.stats.rows_in < todo.window:
-            course.go()
+        course._to_the_end_of_a_step(todo.window, 0.0)  # a sweep answers many at once
         last = course.point()
         done = answered(last.stats) - answered(first.stats)
         came = last.stats.rows_in - first.stats.rows_in
