@@ -152,14 +152,16 @@ def draw(rows: Sequence[Row]) -> Figure:
             if part != "buffer":
                 curve(panel, where(mine, algorithm="memory"), x, "memory", y)
             axes(panel, x_label, y_label, "" if part == "buffer" else "y")
-            share = (
-                where(mine, part=part, algorithm="cmeshjoin")[0]["memory"] / mine[0]["size"] / 120
-            )
+            first = where(mine, part=part, algorithm="cmeshjoin")[0]
+            share = first["memory"] / share_of(first["size"], 1)
             bound = "; all in memory: 0" if part == "buffer" else ""
             panel.set_title(f"{device}; memory {share:.0%}{bound}", fontsize=10)
     size = max(row["size"] for row in rows)
-    return finished(figure, f"P3.6  front-stage share, threshold, disk buffer; {PAPER} on {HDD.name}; R = {size / 1e6:g} M"
-                    " x 120 B, Zipf 1")  # fmt: skip
+    return finished(
+        figure,
+        "P3.6  front-stage share, threshold, disk buffer; "
+        f"{PAPER} on {HDD.name}; R = {size / 1e6:g} M x 120 B, Zipf 1",
+    )
 
 
 EXPERIMENT = Experiment(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,7 +56,7 @@ PROBES = 1_000  # rows that ask for the second half, before it is there and afte
 class Todo:
     cell: Cell
     rows: int  # before; as many again come
-    window: int  # rows pushed per point of the curve
+    window: int  # rows pushed per point of the curve, at least
     windows: tuple[int, int]  # before and after
 
 
@@ -72,7 +72,7 @@ class Doubling(Course):
         if match:
             self.must += len(batch)
             self.keys_in += pc.sum(batch.column(0)).as_py()
-        self._read(self.join.push(batch))
+        self._read(lambda: self.join.push(batch))
 
     def go(self) -> None:
         self.ask(next(self._batches))
@@ -82,10 +82,11 @@ class Doubling(Course):
         disk = self.clock() if self.cell.device is not None else 0.0
         return Point(self.join.stats, DeviceUse(seconds=disk), self.busy)
 
-    def _read(self, answers: Iterator[pa.RecordBatch]) -> None:
+    def _read(self, call: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        """All answers of a call; the call itself does a part of the work."""
         now = time.process_time if self.cell.device is not None else time.perf_counter
         begin = now()
-        for out in answers:
+        for out in call():
             self.keys_out += pc.sum(out.column(workload.KEY)).as_py()
         self.busy += now() - begin
 
@@ -97,7 +98,7 @@ class Doubling(Course):
             store.close()
             store = newer
         store.close()
-        self._read(self.join.refresh())
+        self._read(self.join.refresh)
         self.master = self.join.master
 
 
@@ -119,7 +120,7 @@ def double(todo: Todo) -> list[Row]:
         first = course.point()
         asked = probes(todo.rows, wanted.seed)
         course.ask(asked, match=False)
-        course._read(course.join.drain())
+        course._read(course.join.drain)
         right = course.join.stats.rows_unmatched == PROBES
         matched = course.join.stats.rows_matched
         right = right and matched == course.must
@@ -132,7 +133,7 @@ def double(todo: Todo) -> list[Row]:
         info = course.master.describe()
         course.page_rows = info.rows / max(1, info.pages)
         found += _windows(course, todo, wanted, first)
-        course._read(course.join.drain())
+        course._read(course.join.drain)
         stats = course.join.stats
         right = right and stats.rows_matched == course.must and stats.rows_unmatched == PROBES
         right = right and course.keys_out == course.keys_in  # and each with its own key
@@ -153,8 +154,7 @@ def _windows(course: Doubling, todo: Todo, wanted: Cell, first: Point | None = N
     law = planned(wanted, course.master)
     for number in range(count):
         first = course.point() if first is None or number else first
-        while course.join.stats.rows_in - first.stats.rows_in < todo.window:
-            course.go()
+        course._to_the_end_of_a_step(todo.window, 0.0)  # a sweep answers many at once
         last = course.point()
         done = answered(last.stats) - answered(first.stats)
         came = last.stats.rows_in - first.stats.rows_in
