@@ -13,13 +13,14 @@ from experiments.masters import products_for, share_of
 from experiments.measure import HDD, MEASURED, PAPER, Cell, cell, machine_of
 from experiments.streams import Stream, ZipfStream
 from semistream.master.facts import facts
+from semistream.model import cached
 from semistream.predict import predict
 from semistream.spec import ALGORITHMS, MasterFacts, Workload
 from semistream.tuner import tune
 from semistream.work import Case
 
 PAPER_ROWS = 100_000_000
-LAPTOP_ROWS = 1_500_000  # with memory in proportion
+LAPTOP_ROWS = 2_000_000  # with memory in proportion: a 50th
 SWEPT_ROWS = 1_000_000  # the same where many values of a knob are tried
 SHARES = (0.01, 0.03, 0.1)
 SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -194,6 +195,14 @@ def _predicted(case: Case) -> Row:
     rate = predict(found.case, machine_of(fake, PAPER)).rate
     return {"cpu": PAPER, "memory": case.memory, "predicted": rate, "rate": rate,
             "hits": found.work.hits, "front_share": found.case.params.front_share}  # fmt: skip
+
+
+def law_gain(share: float, skew: float = 1.0, rows: float = PAPER_ROWS) -> float:
+    """What eq. 4 of P0 allows at best: the gain over no cache, for memory that is this share of R,
+    120 bytes a row and 8 more in the cache."""
+    memory, each_bytes = share * rows * 120, 128.0
+    kept = cached.best_cache(memory, each_bytes, rows, skew)
+    return float(cached.cache_gain(memory, kept, each_bytes, rows, skew))
 
 
 # --- ratios --------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ EXPERIMENT = Experiment(
     "(100 M), TPC-H 3.7 x; CHYBRIDJOIN / HYBRIDJOIN 2.4 x, 2.8 x, 3 x to 2.8 x, TPC-H 2.5 x; "
     "CINLJ / INLJ 2.5 x; ahead on real data",
     method=f"Steady state, warm cache. At laptop scale R has {LAPTOP_ROWS / 1e6:g} M rows and "
-    "memory in proportion; by size, memory is a tenth of the largest R. The grey lines "
+    "memory in proportion (a 50th); by size, memory is a tenth of the largest R. The grey lines "
     "are the model at the paper's own sizes. All knobs are tuned by the model for each join. "
     "CINLJ is warmed up by 60,000 rows at most, so its cache may not be full.",
     minutes={"smoke": 0.1, "laptop": 4, "paper": 300},
