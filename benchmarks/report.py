@@ -102,14 +102,15 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_csv(path: Path) -> list[dict[str, Any]]:
-    """What `write_csv` wrote: numbers as numbers, empty cells as None."""
+    """What `write_csv` wrote: numbers as numbers, bools as bools, empty cells as None."""
     with path.open(newline="", encoding="utf-8") as file:
         return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(file)]
 
 
 def _value(text: str) -> Any:
-    if text == "":
-        return None
+    known = {"": None, "True": True, "False": False}
+    if text in known:
+        return known[text]
     for kind in (int, float):
         try:
             return kind(text)
