@@ -119,4 +119,4 @@ def by_skew(rows: Sequence[Row], title: str, pairs: Sequence[Pair]) -> Figure:
     for panel, place in zip(flat, three, strict=False):
         rate_panel(panel, rows, "skew", place, "y")
     ratio_panel(flat[-1], rows, "skew", pairs, log="")
-    return finished(figure, title, 4)
+    return finished(figure, title, 3)
