@@ -295,3 +295,18 @@ def test_the_clock_is_charged() -> None:
     )
     with pytest.raises(ss.SpecError, match="not by -1"):
         clock.advance(-1)
+
+
+def test_a_pool_serves_keys_whose_rows_span_pages() -> None:
+    """Each page is read once, whether a key's rows end within it or not."""
+    keys = np.repeat(np.arange(40), 30)
+    table = pa.table({"id": keys, "v": np.arange(len(keys))})
+    clock = ManualClock()
+    master = ModelledMaster(MemoryMaster(table, "id", page_rows=64), DEVICES["hdd-7200"], clock)
+    join = ss.SemiStreamJoin(
+        master, "id", algorithm="inlj", memory="400kB", params=ss.Params(page_pool=0.8)
+    )
+    for _ in range(3):
+        stream = pa.record_batch({"id": np.arange(40), "n": np.arange(40)})
+        assert sum(len(batch) for batch in join.push(stream)) == len(keys)
+    assert join.stats.pages_read == master.describe().pages

@@ -87,13 +87,14 @@ class Lookup(Sweep):
     def _run(self, slots: I32, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Consecutive rows that ask for the same pages."""
         slots, codes = self._sorted(slots)
-        if not self.parts.pool_bytes or high - low != 1 or self.parts.backlog.resume[slots].any():
+        if not self.parts.pool_bytes or high == low or self.parts.backlog.resume[slots].any():
             yield from self._answer(slots, codes)
             return
-        pages = self._pooled(low)
         here = np.zeros(len(slots), np.int32)
         ranges = (here + np.int32(low), here + np.int32(low), here + np.int32(high))
-        yield from self._block(pages, low, high, slots, codes, here, here + np.int32(1), ranges)
+        for page in range(low, high):
+            pages, one = self._pooled(page), here + np.int32(1)
+            yield from self._block(pages, page, page + 1, slots, codes, here, one, ranges)
 
     def _pooled(self, page: int) -> Pages:
         if page in self._pool:
