@@ -161,10 +161,10 @@ def plain(axis: Any) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As a picture of 64 colours, which a chart does not exceed: a third of the bytes."""
+    """As a picture of 256 colours: less than half of the bytes, and no difference to be seen."""
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=130)
-    Image.open(drawn).convert("RGB").quantize(64).save(path, "PNG", optimize=True)
+    Image.open(drawn).convert("RGB").quantize(256).save(path, "PNG", optimize=True)
 
 
 def finished(figure: Figure, title: str, most: int = 6) -> Figure:
