@@ -15,7 +15,7 @@ CLAIMS = (
     "P1.1", "P1.2", "P1.3", "P1.4", "P1.5", "P0.1", "P0.2", "P0.3",
     "P3.1", "P3.2", "P3.3", "P3.4", "P3.5", "P3.6", "P3.7", "P3.8", "P3.9",
 )  # fmt: skip
-STUDIES = ("cache",)
+STUDIES = ("cache", "bursts")
 _FILE = re.compile(r"(p\d)_(\d)_\w+")
 
 
