@@ -145,7 +145,8 @@ def _compare(trace: Trace, file: Path, part: float) -> Iterator[Row]:
             for row in ours
             if row["asleep"]
         ]
-    entries = round(max(row["held"] for row in ours))
+    # As many as ours hold, and not fewer than they should: an empty cache is no excuse.
+    entries = max(wanted, *(round(row["held"]) for row in ours))
     plain = max(row["front_bytes"] for row in ours) // row_bytes
     labels = {"trace": trace.name, "kind": trace.kind, "part": part}
     labels |= {"entries": entries, "entries_by_bytes": plain}

@@ -12,7 +12,7 @@ from semistream import Store
 from semistream.errors import ConflictError, StoreError
 
 PAGE_BYTES = 8192
-"""Pages of the papers' databases; every master of the experiments has them unless told."""
+"""Pages of the papers' databases. Masters of products have larger ones (masters.py)."""
 
 
 def kept(path: Path, build: Callable[[Path], object]) -> Path:

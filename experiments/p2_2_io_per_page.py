@@ -147,7 +147,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
     )
     reason = (
         f"A request costs as much as 47 kB, so a page costs (47 kB + B)/B of its transfer: the "
-        f"first megabyte saves nearly all. The paper prints no numbers. On hdd-7200, where going "
+        f"first megabyte saves nearly all. That is the disk's own law; tested is "
+        f"that the join reads as it should. The paper prints no numbers. On hdd-7200, where going "
         f"on in order is free, the buffer hardly matters ({hdd[0][1] / hdd[-1][1]:.2f} times from "
         f"the smallest to the largest)"
     )

@@ -137,8 +137,8 @@ def numbers(rows: Sequence[Row], place: str) -> dict[str, float]:
 
 def judge(rows: Sequence[Row]) -> Verdict:
     ordered, random = (numbers(rows, place) for place in PLACES)
-    word = NOT
-    if ordered["tuned"] > 1.05 and ordered["keep"] > 1.05 and ordered["mesh"] < 1:
+    word, lost = NOT, sum(1 for row in rows if row.get("nothing_lost") == 0)
+    if not lost and ordered["tuned"] > 1.05 and ordered["keep"] > 1.05 and ordered["mesh"] < 1:
         word = DIRECTION
         near = 0.7 < ordered["keep"] / PUBLISHED_KEEP < 1.3
         gains = 0.75 < ordered["tuned"] / PUBLISHED_TUNED < 1.25

@@ -54,6 +54,33 @@ def test_what_is_less_frequent_never_replaces() -> None:
     assert cached(front, range(codes)) == room
 
 
+@pytest.mark.parametrize("kept", [0, 300])
+def test_places_that_came_free_are_filled_again(kept) -> None:
+    """Groups leave when their master's rows change or grow too old."""
+    front, rows = group_cache(1_000)
+    for _ in range(4):
+        for first in range(0, 2_000, 50):
+            offer(front, rows, range(first, first + 50), uses=5)
+    assert front.full
+    room, before = front._segments.lasting, front.cached
+    assert before >= 0.9 * room
+    front.forget(np.arange(kept, 2_000))
+    assert front.cached <= kept
+    for _ in range(6):
+        for first in range(2_000, 4_000, 50):
+            offer(front, rows, range(first, first + 50), uses=5)
+    assert front.cached >= 0.9 * room
+
+
+def test_groups_that_come_one_by_one_fill_it() -> None:
+    """A segment is made of a few chunks, however small these are."""
+    front, rows = group_cache(1_000)
+    for _ in range(4):
+        for code in range(2_000):
+            offer(front, rows, [code], uses=5)
+    assert front.cached >= 0.8 * front._segments.segment_groups * 16
+
+
 def test_it_does_not_fall_asleep_in_the_middle_of_a_step() -> None:
     """Hits are counted when rows come, misses when a step answers them, block by block. As it was,
     blocks in which nothing repeats outweighed hits that had just been judged."""

@@ -129,11 +129,14 @@ class Segments:
         self._young, self._young_groups = [], 0
 
     def _compete(self) -> None:
-        """As many groups leave as are young: the least frequent of these and of a few segments.
-        Young groups take the places that come free, one segment being made anew at a time."""
+        """As many groups stay as a few segments have room for: the most frequent of these and of
+        the young ones. Young groups take the places that come free, or were, one segment being made
+        anew at a time."""
         old = self._poorest()
         found = self._in_chunks([*self._young, *old])
-        keep = np.arange(len(found.codes)) < len(found.codes) - self._young_groups
+        sizes = self._sizes_of(found)
+        room = int(np.searchsorted(sizes, len(old) * self.segment_bytes, "right"))
+        keep = np.arange(len(found.codes)) < min(room, len(old) * self.segment_groups)
         young = np.isin(found.start >> 32, self._young)
         self._evict(found.part(young & ~keep))
         new = found.part(young & keep)
@@ -151,7 +154,7 @@ class Segments:
 
     def _poorest(self) -> list[int]:
         """The segments with most groups that are among the least frequent of all, as many as are
-        young; the places of groups that were forgotten count too."""
+        young; free places count too."""
         sealed = list(self._sealed)
         counts = self.table.uses_by_chunk(len(self._sizes), LEVELS)[sealed]
         upto = np.cumsum(counts.sum(axis=0))
@@ -161,8 +164,16 @@ class Segments:
             before = int(upto[cut - 1]) if cut else 0
             part = (self._young_groups - before) / max(1, int(upto[cut]) - before)
             poor = poor + part * counts[:, cut]
-        poor = poor + list(self._sealed.values()) - counts.sum(axis=1)
+        poor = poor + self._free_places(counts.sum(axis=1))
         return [sealed[i] for i in np.argsort(-poor, kind="stable")[:POOREST]]
+
+    def _free_places(self, live: I64) -> NDArray[np.float64]:
+        """For how many groups of the usual size each sealed segment has room, by those it has."""
+        size = np.array([self._sizes[chunk] for chunk in self._sealed], np.float64)
+        used = size * live / np.maximum(1, list(self._sealed.values()))
+        usual = max(1.0, float(used.sum()) / max(1, int(live.sum())))
+        free = np.minimum(self.segment_groups - live, (self.segment_bytes - used) / usual)
+        return np.maximum(0.0, free)
 
     def _in_chunks(self, chunks: list[int]) -> Groups:
         """The groups of some chunks, most frequent first."""
@@ -170,11 +181,16 @@ class Segments:
         chosen[chunks] = True
         return self.table.in_chunks(chosen)
 
+    def _sizes_of(self, groups: Groups) -> I64:
+        """Bytes of the first group, of the first two, and so on."""
+        loc = group_rows(self.rows, groups.start, groups.count)
+        sizes: I64 = self.rows.widths(loc)[np.cumsum(groups.count)]
+        return sizes
+
     def _segment_of(self, groups: Groups) -> Groups:
         """A new segment of the first of some groups; returns those for which it has no room."""
         loc = group_rows(self.rows, groups.start, groups.count)
-        sizes = self.rows.widths(loc)[np.cumsum(groups.count)]
-        most = int(np.searchsorted(sizes, self.segment_bytes, "right"))
+        most = int(np.searchsorted(self._sizes_of(groups), self.segment_bytes, "right"))
         kept = groups.part(slice(min(most, self.segment_groups)))
         segment, where = self._new_chunk(self.rows, loc[: int(kept.count.sum())])
         kept.start = _heads(where, kept.count)
@@ -244,9 +260,7 @@ class Segments:
         """Whole segments out of some groups; returns those that are left over, unless these are the
         last ones. Groups for which there is no segment any more leave."""
         while len(groups.codes):
-            loc = group_rows(self.rows, groups.start, groups.count)
-            sizes = self.rows.widths(loc)[np.cumsum(groups.count)]
-            most = int(np.searchsorted(sizes, self.segment_bytes, "right"))
+            most = int(np.searchsorted(self._sizes_of(groups), self.segment_bytes, "right"))
             most = min(most, self.segment_groups)
             if most == len(groups.codes) and not last:
                 break

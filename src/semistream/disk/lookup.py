@@ -6,8 +6,7 @@ the MESHJOIN paper it may have a pool of pages (Params.page_pool, a share of the
 recently used going first; a mapped master has the system's page cache for that.
 
 cinlj (CACHEJOIN paper, section 3.3) puts the front stage before it. Its temporary buffer, a ring of
-keys that shows which came twice, is the front stage's frequency sketch here: the same admission at
-the second sighting, for any distance between the two, in a byte per key.
+keys that shows which came twice, is what the front stage remembers of keys that are not cached.
 """
 
 from __future__ import annotations
@@ -95,6 +94,7 @@ class Lookup(Sweep):
         for page in range(low, high):
             pages, one = self._pooled(page), here + np.int32(1)
             yield from self._block(pages, page, page + 1, slots, codes, here, one, ranges)
+            del pages  # the pool may have to let it go before the next one is read
 
     def _pooled(self, page: int) -> Pages:
         if page in self._pool:

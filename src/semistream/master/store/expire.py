@@ -4,8 +4,8 @@ While a writer works it holds a lock on a file of its own in the data folder. It
 lock, whatever killed it, and the next writer removes what it left. In an object store there are no
 such locks: there, files that no version names go when they are a day old.
 
-The manifest of a version that expires is emptied, and its name stays taken for a day: a slow writer
-who began before it must not publish under its number, below versions that others have seen.
+The manifest of a version that expires says so from then on, and its name stays taken for a day: a
+slow writer who began before it must not publish under its number, below versions that others saw.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def clean(place: Place, mine: str = "") -> list[str]:
     found = [file for file in place.list(DATA) if OURS.fullmatch(file.name)]
     manifests = place.list(MANIFESTS)
     drafts = [file for file in manifests if UNPUBLISHED.fullmatch(file.name)]
-    expired = [f for f in manifests if f.name.endswith(".json") and not f.bytes and _is_old(f)]
+    known = {fmt.manifest_name(version) for version in fmt.versions(place)}
+    short = [f for f in manifests if f.name.endswith(".json") and f.bytes == len(fmt.EXPIRED)]
+    expired = [f for f in short if _is_old(f) and f"{MANIFESTS}/{f.name}" not in known]
     if isinstance(place, LocalPlace):
         folders = [p for p in place.data.glob(".sort-*") if p.is_dir()]
         locks = [f.name for f in place.list(DATA) if LOCK.fullmatch(f.name) and f.name != mine]
@@ -169,7 +171,7 @@ def expire(
     files = {name for version in old for name in _files(fmt.manifest_if_there(place, version))}
     with writing(place):
         for version in old:  # first what readers find a version by, then what it is made of
-            place.retire(fmt.manifest_name(version))
+            place.replace(fmt.manifest_name(version), fmt.EXPIRED)
         if old and isinstance(place, LocalPlace):  # none may come back when power is lost
             sync_dir(place.root / MANIFESTS)
         for name in files - _named(place) if old else ():

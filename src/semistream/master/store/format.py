@@ -30,6 +30,7 @@ FORMAT = "semistream-store"
 FORMAT_VERSION = 2
 READABLE = (1, 2)  # format 1 had one run, and no claims
 KINDS = ("base", "append", "upsert", "delete", "merged")
+EXPIRED = b"expired\n"  # what is left of the manifest of a version that has
 CODE_COLUMN = "__semistream_code"
 
 
@@ -120,20 +121,17 @@ def manifest_name(version: int) -> str:
 
 
 def versions(place: Place) -> list[int]:
-    """Published versions that have not expired, ascending. An expired one is an empty file; the
-    latest does not expire, so if that is empty it is damaged, and must not be passed over."""
+    """Published versions that have not expired, ascending. An expired one is told by its size, for
+    which a manifest is far too short; the latest does not expire, whatever its size."""
     files = {file.name[:-5]: file for file in place.list(MANIFESTS) if file.name.endswith(".json")}
     numbers = sorted((int(stem), file.bytes) for stem, file in files.items() if stem.isdigit())
-    return [number for number, size in numbers if size or number == numbers[-1][0]]
+    return [n for n, size in numbers if size != len(EXPIRED) or n == numbers[-1][0]]
 
 
 def read_manifest(place: Place, version: int) -> Manifest:
     where = f"{place}/{manifest_name(version)}"
     try:
-        content = place.read(manifest_name(version))
-        if not content:
-            raise ValueError("it is empty")
-        body = json.loads(content)
+        body = json.loads(place.read(manifest_name(version)))
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise ValueError("not a manifest of a store")
         if body["format_version"] not in READABLE:

@@ -65,8 +65,8 @@ class Place(ABC):
         """Delete a file, if it is there."""
 
     @abstractmethod
-    def retire(self, name: str) -> None:
-        """Empty a small file at once; its name stays taken."""
+    def replace(self, name: str, content: bytes) -> None:
+        """Write over a small file that is there, at once."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -147,10 +147,13 @@ class LocalPlace(Place):
     def remove(self, name: str) -> None:
         (self.root / name).unlink(missing_ok=True)
 
-    def retire(self, name: str) -> None:
+    def replace(self, name: str, content: bytes) -> None:
         target = self.root / name
         temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
-        temporary.touch()
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.rename(temporary, target)
 
     def prepare(self) -> None:

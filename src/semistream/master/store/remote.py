@@ -159,9 +159,9 @@ class RemotePlace(Place):
         with suppress(FileNotFoundError):
             self._try(f"deleting {self.name}/{name}", lambda: self._system.rm_file(path))
 
-    def retire(self, name: str) -> None:
+    def replace(self, name: str, content: bytes) -> None:
         path = self._path(name)
-        self._try(f"emptying {self.name}/{name}", lambda: self._system.pipe_file(path, b""))
+        self._try(f"writing {self.name}/{name}", lambda: self._system.pipe_file(path, content))
 
     def prepare(self) -> None:
         """There are no folders to make; but what cannot be published should not be begun."""
