@@ -16,11 +16,12 @@ This page is generated: `python -m experiments page` writes it from the CSV file
 each of those is written by one command, `python -m experiments P4.1`. How things are measured is
 said once, in [measurement](measurement.md). `make experiments` does all of it.
 
-Two devices appear. **hdd-7200** is a modelled disk of the papers' time (60 MB/s, 8.5 ms to seek,
-4.17 ms half a rotation, nothing for going on where the last read ended): every page is really
-read, and its time charged to a clock, with either the processor of the papers' days or this one's
-as measured. **this machine** is the wall clock, the file in the page cache. Memory counts
-everything that a join holds; the papers count less (see P4.1). sweepjoin is ours; "all in memory"
+Modelled disks: **hdd-7200** is one of the papers' time (60 MB/s, 8.5 ms to seek, 4.17 ms half a
+rotation, nothing for going on where the last read ended), **p2** one on which every request costs
+as much as 47 kB. Every page is really read, and its time charged to a clock, with either the
+processor of the papers' days or this one's as measured. **this machine** is the wall clock, the
+file in the page cache. Memory counts everything that a join holds; the papers count less (P4.1).
+sweepjoin is ours; "all in memory"
 is the bound that no join of a table larger than memory can reach.
 """
 PAPERS = {
