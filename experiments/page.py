@@ -21,8 +21,8 @@ rotation, nothing for going on where the last read ended), **p2** one on which e
 as much as 47 kB. Every page is really read, and its time charged to a clock, with either the
 processor of the papers' days or this one's as measured. **this machine** is the wall clock, the
 file in the page cache. Memory counts everything that a join holds; the papers count less (P4.1).
-sweepjoin is ours; "all in memory"
-is the bound that no join of a table larger than memory can reach.
+sweepjoin is ours; "all in memory" is the bound that no join of a table larger than memory can
+reach.
 """
 PAPERS = {
     "P4": "P4: Polyzotis et al., *Supporting Streaming Updates* (MESHJOIN)",
