@@ -43,18 +43,20 @@ def data_sets(run: Run) -> list[DataSet]:
     ]
 
 
-def other_data(run: Run, lines: Sequence[Line]) -> Iterator[tuple[Row, Cell]]:
-    """All of them at two shares of memory; on this machine at the larger one."""
+def other_data(
+    run: Run, lines: Sequence[Line], shares: Sequence[float] = DATA_SHARES
+) -> Iterator[tuple[Row, Cell]]:
+    """All of them at some shares of memory; on this machine at the largest."""
     for x, data in enumerate(data_sets(run)):
         whole = known_of(data.store).bytes
         for device in devices(run, "data"):
             if device is None and data.name not in (REDRAWN, JOURNEY):
                 continue
-            some = run.pick(DATA_SHARES[-1:], DATA_SHARES, DATA_SHARES)
-            for share in DATA_SHARES[-1:] if device is None else some:
+            some = run.pick(shares[-1:], shares, shares)
+            for share in shares[-1:] if device is None else some:
                 memory = max(int(share * whole), run.pick(400_000, 0, 0))
                 for line in lines:
-                    if line.algorithm == "memory" and share < DATA_SHARES[-1]:
+                    if line.algorithm == "memory" and share < shares[-1]:
                         continue
                     labels = {"part": "data", "line": line.name, "x": x, "data": data.name,
                               "percent": 100 * share}  # fmt: skip

@@ -19,7 +19,7 @@ from experiments.base import (
 )
 from experiments.charts import Figure
 from experiments.front_charts import Pair, family
-from experiments.front_data import JOURNEY, REDRAWN, UNIFORM, other_data
+from experiments.front_data import DATA_SHARES, JOURNEY, REDRAWN, UNIFORM, other_data
 from experiments.front_stage import (
     LAPTOP_ROWS,
     NO_POOL,
@@ -60,8 +60,8 @@ ON_TPCH = {"cmeshjoin": 3.7, "chybridjoin": 2.5}
 def run_all(run: Run) -> Iterator[Row]:
     todo = [
         *synthetic(run, "memory", by_memory(run), LINES),
-        *synthetic(run, "rows", by_rows(run), LINES),
-        *other_data(run, [line for line in LINES if "inlj" not in line.name]),
+        *synthetic(run, "rows", by_rows(run), [line for line in LINES if line.name != "inlj"]),
+        *other_data(run, [line for line in LINES if "inlj" not in line.name], DATA_SHARES[-1:]),
     ]
     yield from both_parts(each(todo, measure, told), LINES)
     for part in ("memory", "rows"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-
-import pyarrow as pa
 
 from experiments.base import (
     DIRECTION,
@@ -23,7 +21,7 @@ from experiments.base import (
 from experiments.charts import Figure, rates
 from experiments.measure import HDD, PAPER, TUNED, Cell, cell, measure, told
 from experiments.mesh_sizes import briefly, with_output
-from experiments.weather import KEY, SURROGATE_SCHEMA, SyntheticReports, synthetic_master
+from experiments.weather import SyntheticReports, synthetic_master
 from semistream.device import Device
 
 ROW = 32  # bytes
@@ -36,26 +34,10 @@ POOL = replace(TUNED, page_pool=0.9)
 FAMILY = ("meshjoin", "inlj", "sweepjoin")
 
 
-@dataclass(frozen=True)
-class Updates:
-    """The surrogate's stream; its columns are named apart from the master's, which has the same."""
-
-    reports: SyntheticReports
-
-    key = KEY
-    schema = pa.schema(
-        [f if f.name == KEY else f.with_name(f"new_{f.name}") for f in SURROGATE_SCHEMA]
-    )
-
-    def batches(self, seed: int, rows: int) -> Iterator[pa.RecordBatch]:
-        for batch in self.reports.batches(seed, rows):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
-
-
 def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
     rows = run.pick(100_000, 10_000_000, 10_000_000)
     store = synthetic_master(run.data, rows, page_bytes=PAGE)
-    stream = Updates(SyntheticReports())
+    stream = SyntheticReports()
     shares = run.pick((0.2, 0.5), SHARES, SHARES)
     for device in (HDD, None):
         for name in FAMILY:
@@ -69,7 +51,7 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
 
 
 def one_cell(
-    run: Run, store: Path, stream: Updates, name: str, memory: int, device: Device | None
+    run: Run, store: Path, stream: SyntheticReports, name: str, memory: int, device: Device | None
 ) -> Cell:
     found = cell(run, store, stream, name, memory, device=device,
                  params=POOL if name == "inlj" else TUNED,

@@ -99,6 +99,11 @@ SURROGATE_SCHEMA = pa.schema(
 )
 """Eight numbers of four bytes: 32 bytes, as P4's rows. Those of P0 and P3 have 128."""
 
+STREAM_SCHEMA = pa.schema(
+    [f if f.name == KEY else f.with_name(f"new_{f.name}") for f in SURROGATE_SCHEMA]
+)
+"""The same fields; named apart, so that both can be in a joined row."""
+
 _BELOW = (18_001, 31 * 24, 100_000, 100, 9, 9, 10)  # of the columns after the key
 _MONTHS = {"master": 1, "stream": 2}  # different months of one world: they must not be equal
 
@@ -118,7 +123,7 @@ class SyntheticReports:
     skew: float = 0.0
 
     key = KEY
-    schema = SURROGATE_SCHEMA
+    schema = STREAM_SCHEMA
 
     @property
     def name(self) -> str:
@@ -127,7 +132,8 @@ class SyntheticReports:
     def batches(self, seed: int, rows: int) -> Iterator[pa.RecordBatch]:
         rng = np.random.default_rng([_MONTHS["stream"], seed])
         while True:
-            yield one_batch(_reports(_drawn(rng, rows, self.skew)))
+            drawn = one_batch(_reports(_drawn(rng, rows, self.skew)))
+            yield pa.RecordBatch.from_arrays(drawn.columns, schema=STREAM_SCHEMA)
 
 
 def synthetic_rows(first: int, count: int, *, skew: float) -> pa.Table:
