@@ -39,7 +39,7 @@ FEWER = (0.0, 0.2, 0.5, 0.75)
 MEMORIES = (0.01, 0.03, 0.1)
 CLOSE, NEAR = 0.03, 0.1  # what the model's choice may lose
 TRACKS = 0.25  # how far the predicted curve may be from the measured one
-MOST_ROWS = 1_200_000
+MOST_ROWS = 800_000
 
 
 def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
@@ -48,7 +48,7 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
     table = Table(store, known_of(store))
     times = run.pick(5, 1, 1)
     for device in (HDD, None):
-        for share in run.pick((0.1,), MEMORIES, MEMORIES)[-1 if device is None else 0 :]:
+        for share in run.pick((0.1,), MEMORIES[1:], MEMORIES)[-1 if device is None else 0 :]:
             for name in ("cmeshjoin", "sweepjoin", "memory"):
                 sweep = Sweep(table, name, 1.0, share * times, HDD)
                 for why, x in wanted(run, name, sweep, device):
