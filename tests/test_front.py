@@ -81,6 +81,18 @@ def test_groups_that_come_one_by_one_fill_it() -> None:
     assert front.cached >= 0.8 * front._segments.segment_groups * 16
 
 
+def test_equals_leave_evenly() -> None:
+    """Where all are asked for alike, the order of the table must not decide who stays: its first
+    slots would fill up, and a probe would walk through all of them."""
+    front, rows = group_cache(2_000)
+    rng = np.random.default_rng(3)
+    for _ in range(2_000):
+        offer(front, rows, rng.choice(20_000, 100, replace=False), uses=5)
+    slots = front._segments.table._slots
+    halves = np.array_split(slots[:, 1] >= 0, 2)
+    assert abs(halves[0].mean() - halves[1].mean()) < 0.06
+
+
 def test_it_does_not_fall_asleep_in_the_middle_of_a_step() -> None:
     """Hits are counted when rows come, misses when a step answers them, block by block. As it was,
     blocks in which nothing repeats outweighed hits that had just been judged."""

@@ -13,6 +13,7 @@ from .kernels import table
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U32 = NDArray[np.uint32]
+SHUFFLE = np.uint64(0xD1B54A32D192ED03)  # not the table's own mix
 BLOCK = 1 << 14  # slots looked at together
 
 
@@ -75,12 +76,14 @@ class GroupTable:
         return counts
 
     def in_chunks(self, chosen: NDArray[np.bool_]) -> Groups:
-        """Groups whose rows are in the chosen chunks, most frequent first."""
+        """Groups whose rows are in the chosen chunks, most frequent first. The order of equals, which
+        decides who leaves, is not the table's: else those at its end would always go, and its
+        beginning would become one long run that every probe walks through."""
         where = np.empty(self.used, np.int64)
         where = where[: table.in_chunks(self._slots, chosen, where)]
         found = self._slots[where]
         uses = found[:, 2] & table.MOST_USES
-        order = np.argsort(-uses, kind="stable")
+        order = np.lexsort((found[:, 0].astype(np.uint64) * SHUFFLE, -uses))
         found, uses = found[order], uses[order]
         count = (found[:, 2] >> 32).astype(np.int32)
         return Groups(found[:, 0].copy(), found[:, 1].copy(), count, uses.astype(np.uint32))
