@@ -76,8 +76,8 @@ class GroupTable:
         return counts
 
     def in_chunks(self, chosen: NDArray[np.bool_]) -> Groups:
-        """Groups whose rows are in the chosen chunks, most frequent first. The order of equals, which
-        decides who leaves, is not the table's: else those at its end would always go, and its
+        """Groups whose rows are in the chosen chunks, most frequent first. The order of equals
+        decides who leaves. It is not the table's: else those at its end would always go, and its
         beginning would become one long run that every probe walks through."""
         where = np.empty(self.used, np.int64)
         where = where[: table.in_chunks(self._slots, chosen, where)]
