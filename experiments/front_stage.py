@@ -78,8 +78,8 @@ def memory_of(run: Run, rows: int, share: float) -> int:
 
 
 def devices(run: Run, part: str = "memory") -> tuple[Any, ...]:
-    """Both; at smoke scale this machine only once."""
-    once = run.scale == "smoke" and part in ("rows", "data")
+    """Both; this machine by size of the master at paper scale only, at smoke scale only once."""
+    once = part in run.pick(("rows", "data"), ("rows",), ())
     return (HDD,) if once else (HDD, None)
 
 
@@ -256,4 +256,6 @@ def by_skew(run: Run, lines: Sequence[Line]) -> Iterator[tuple[Row, Cell]]:
         some = [replace(line, skew=skew) for line in lines]
         if run.scale == "smoke" and skew < 1:
             some = [line for line in some if line.algorithm != "memory"]
+        if run.scale == "laptop" and skew in SKEWS[1::2]:  # look-ups take long
+            some = [line for line in some if ALGORITHMS[line.algorithm].disk != "lookup"]
         yield from synthetic(run, "skew", [(skew, rows, memory_of(run, rows, 0.1))], some)
