@@ -124,7 +124,7 @@ def _real(folder: Path) -> Trace:
 
 
 def measure(scale: str, seed: int, folder: Path) -> Iterator[Row]:
-    total = {"smoke": 4, "laptop": 8, "paper": 8}[scale] * len(CACHES)
+    total = {"smoke": 4, "laptop": 2.4, "paper": 8}[scale] * len(CACHES)
     progress = Progress(total)
     for trace in traces(scale, seed, folder):
         with TemporaryDirectory() as place:

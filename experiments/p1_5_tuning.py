@@ -250,7 +250,7 @@ EXPERIMENT = Experiment(
     "scale master and memory are a quarter. Rates on P2's disk follow from the same reads. This "
     "machine: some sizes with pread, warm. Tuned and untuned by memory and by master are in P1.1 "
     "and P1.2.",
-    minutes={"smoke": 0.1, "laptop": 2, "paper": 15},
+    minutes={"smoke": 0.1, "laptop": 1.6, "paper": 15},
     measure=run_all,
     judge=judge,
     draw=draw,
