@@ -182,6 +182,28 @@ def test_a_group_wider_than_a_segment_is_never_cached() -> None:
     assert (cached(front, [7]), cached(front, [9])) == (0, 1)
 
 
+@pytest.mark.parametrize("kind", ["nested", "text"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_any_width_are_as_the_master_has_them(kind, seed) -> None:
+    """Segments are made anew all the time, and nested values are measured by their chunk's mean:
+    groups that were thought to fit may not."""
+    rng = np.random.default_rng(seed)
+    wide = sorted(rng.choice([0, 1, 3, 200], 4_000, p=[0.9, 0.05, 0.04, 0.01]).tolist())[::-1]
+    values = [[i] * w if kind == "nested" else str(i) * w for i, w in enumerate(wide)]
+    batch = pa.record_batch({"v": pa.array(values), "i": pa.array(range(4_000))})
+    rows = Chunks.of(batch)
+    front = KeyGroups(batch.schema, 200_000, 50, 1, Ledger(1 << 30))
+    for _ in range(100):
+        drawn = rng.zipf(1.02, 300) % 4_000
+        codes, uses = np.unique(drawn, return_counts=True)
+        one = np.ones(len(codes), np.int32)
+        front.offer(codes, uses.astype(np.int32), codes, one, rows)
+        hits = front._segments.table.probe(np.arange(4_000))[0]
+        here = np.flatnonzero(hits >= 0)
+        found = pa.RecordBatch.from_arrays(front.rows.gather(hits[here]), schema=batch.schema)
+        assert found.equals(batch.take(pa.array(here)))
+
+
 def test_absent_keys_are_known_and_hide_no_other() -> None:
     front, rows = group_cache(1_000)
     absent = np.arange(5_000, 5_040)

@@ -112,9 +112,8 @@ class Segments:
         free = self._sizes.index(0) if 0 in self._sizes else None
         chunk, where, size = self.rows.add(free, source, loc)
         if free is None:
-            self._sizes.append(size)
-        else:
-            self._sizes[chunk] = size
+            self._sizes.append(0)
+        self._sizes[chunk] = max(1, size)  # without rows it is still in use
         self._resized()
         return chunk, where
 
@@ -145,7 +144,10 @@ class Segments:
                 break  # nobody needs the other places: who lost there stays, for now
             here = found.start >> 32 == chunk
             self._evict(found.part(here & ~keep))
-            new = self._segment_of(found.part(here & keep).and_these(new))
+            rest = self._segment_of(found.part(here & keep).and_these(new))
+            lost = rest.start >> 32 == chunk  # wider than they were thought to be
+            self._evict(rest.part(lost))
+            new = rest.part(~lost)
             del self._sealed[chunk]
             self._free(chunk)
         self._evict(new)
@@ -189,10 +191,10 @@ class Segments:
 
     def _segment_of(self, groups: Groups) -> Groups:
         """A new segment of the first of some groups; returns those for which it has no room."""
-        loc = group_rows(self.rows, groups.start, groups.count)
         most = int(np.searchsorted(self._sizes_of(groups), self.segment_bytes, "right"))
         kept = groups.part(slice(min(most, self.segment_groups)))
-        segment, where = self._new_chunk(self.rows, loc[: int(kept.count.sum())])
+        loc = group_rows(self.rows, kept.start, kept.count)
+        segment, where = self._new_chunk(self.rows, loc)
         kept.start = _heads(where, kept.count)
         self.table.put(kept)
         self._sealed[segment] = len(kept.codes)
