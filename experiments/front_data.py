@@ -16,6 +16,10 @@ DATA_SHARES = (0.02, 0.1)
 UNIFORM, REDRAWN = "TPC-H", "TPC-H, Zipf 1"
 JOURNEY = "Complete Journey"
 WEATHER = "synthetic weather, Zipf 1"
+DATA_USED = (
+    "synthetic; TPC-H customers and orders (as it is, and with redrawn o_custkey); Complete "
+    "Journey (real); a synthetic surrogate of the weather reports"
+)
 
 
 @dataclass(frozen=True)

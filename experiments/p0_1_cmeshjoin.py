@@ -19,7 +19,7 @@ from experiments.base import (
 )
 from experiments.charts import Figure
 from experiments.front_charts import Pair, family
-from experiments.front_data import JOURNEY, REDRAWN, UNIFORM, WEATHER, other_data
+from experiments.front_data import DATA_USED, JOURNEY, REDRAWN, UNIFORM, WEATHER, other_data
 from experiments.front_stage import (
     LAPTOP_ROWS,
     Line,
@@ -141,6 +141,5 @@ EXPERIMENT = Experiment(
     measure=run_all,
     judge=judge,
     draw=draw,
-    data="synthetic; TPC-H customers and orders (as it is, and with redrawn o_custkey); Complete "
-    "Journey (real); a synthetic surrogate of the weather reports",
+    data=DATA_USED,
 )

@@ -108,10 +108,11 @@ def test_from_a_bad_division_to_a_good_one(algorithm, device, bad) -> None:
     run = Run(algorithm, device, params=params, adapt=quick(device))
     best = best_rate(algorithm, device)
     assert 0 < run.push(2 * BATCH) < 0.8 * best
-    run.push({"sweepjoin": 23, "cmeshjoin": 26, "chybridjoin": 120}[algorithm] * BATCH)
+    settling = {"sweepjoin": 13, "cmeshjoin": 20, "chybridjoin": 23}
+    run.push(settling[algorithm] * BATCH)
     assert run.push(10 * BATCH) > 0.9 * best
     run.change_keys()
-    run.push((12 if algorithm == "sweepjoin" else 30) * BATCH)
+    run.push(12 * BATCH)
     assert run.push(8 * BATCH) > 0.9 * best
 
 

@@ -42,3 +42,13 @@ def test_another_size_keeps_counts() -> None:
         ghosts.resize(bits)
         assert ghosts.nbytes == 4 << bits
         assert (add(ghosts, np.arange(100)) == 21).mean() > 0.7
+
+
+def test_a_code_that_leaves_the_cache_has_one_place() -> None:
+    """It was counted here before it came into the cache."""
+    ghosts, codes = Ghosts(12), np.arange(300)
+    add(ghosts, codes)
+    remembered = (ghosts._places > 0).sum()
+    ghosts.put(codes, np.full(300, 7, np.uint32))
+    assert (ghosts._places > 0).sum() == remembered
+    assert (add(ghosts, codes) == 8).mean() > 0.95

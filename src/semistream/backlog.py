@@ -204,7 +204,7 @@ class Backlog:
     def compact(self, spare: int, worth: int | None = None) -> bool:
         """Give back the bytes of rows that have gone and of small chunks, when bytes and not slots
         are short; the copy may take `spare` bytes beyond the limit. True: it was worth it, that is
-        `worth` bytes or more came of it."""
+        about `worth` bytes or more came of it."""
         size, rows = np.array(self._size, np.float64), np.maximum(1, self.chunks.rows)
         live = np.maximum(0, size - CHUNK_BYTES) * np.array(self._alive) / rows  # about
         gain, room = size - live, self.free_bytes + spare - 2 * CHUNK_BYTES

@@ -44,7 +44,7 @@ class Ghosts:
 
     def resize(self, bits: int) -> None:
         """The first bits of a code's hash are its place: a place becomes several, or several one,
-        which keeps the codes seen most."""
+        which keeps of their first words and of their second words the one seen most."""
         size = 1 << bits
         if len(self._places) < size:
             self._places = np.repeat(self._places, size // len(self._places), axis=0)

@@ -205,12 +205,14 @@ def ghost_put(codes: I64, values: U32, ghosts: U16, bits: int) -> None:
         count = np.int64(min(MOST_SEEN, values[i]))
         if count == 0:
             continue
-        s = slot_of(codes[i], bits)
-        fresh = (count << TAG_BITS) | _tag(codes[i])
-        if (ghosts[s, 1] >> TAG_BITS) <= count:
-            ghosts[s, 1] = ghosts[s, 0]
+        s, tag = slot_of(codes[i], bits), _tag(codes[i])
+        a, b = np.int64(ghosts[s, 0]), np.int64(ghosts[s, 1])
+        fresh = (count << TAG_BITS) | tag
+        if (a & TAGS) == tag:  # from before it came into the cache
             ghosts[s, 0] = fresh
-        elif (ghosts[s, 0] >> TAG_BITS) <= count:
+        elif (b & TAGS) == tag or (b >> TAG_BITS) <= count:
+            ghosts[s, 0], ghosts[s, 1] = fresh, a
+        elif (a >> TAG_BITS) <= count:
             ghosts[s, 0] = fresh
 
 
