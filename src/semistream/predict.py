@@ -122,7 +122,9 @@ def operations(case: Case, split: Split, work: Work) -> Iterator[Operation]:
     else:
         yield Operation("disk phase", "block", work.disk.reads)
         yield Operation("disk phase", "seek", work.disk.master_rows, table)
-    if master.mapped and not linked:  # what a scan or a block meets is counted by its rows
+    if not master.mapped:
+        yield Operation("disk phase", f"call {kind}", _answers(case, split, work))
+    elif not linked:  # what a scan or a block meets is counted by its rows
         yield Operation("disk phase", "touch", work.disk.pages)
 
 
@@ -141,10 +143,27 @@ def _reading(case: Case, split: Split, work: Work, machine: Machine) -> float:
     disk = work.disk
     if disk.reads <= 0:
         return 0.0
-    calls = disk.reads
-    if case.algorithm.disk == "sweep" and not case.master.by_key:
-        calls = min(disk.pages, max(disk.bytes / max(1, split.read), work.steps))
+    calls = _calls(case, split, work)
     reads = max(calls, disk.reads)
     goes_on = max(0.0, reads - disk.jumps)
     each = machine.device.seconds(reads / calls, disk.bytes / calls, goes_on / calls)
     return calls * each
+
+
+def _calls(case: Case, split: Split, work: Work) -> float:
+    """Calls of the master: a sweep asks for as many pages at once as its buffer has room for."""
+    disk = work.disk
+    if case.algorithm.disk != "sweep" or case.master.by_key:
+        return disk.reads
+    return min(disk.pages, max(disk.bytes / max(1, split.read), work.steps))
+
+
+def _answers(case: Case, split: Split, work: Work) -> float:
+    """How often some rows are answered out of pages that were read: after each call; for each row
+    of its own where rows are looked up; ssij also out of each page that it keeps."""
+    if case.algorithm.disk == "lookup" and not case.master.by_key:
+        return work.misses
+    if case.algorithm.disk == "plan":
+        kept = min(case.master.pages, split.pool / max(1, case.master.page_bytes))
+        return work.disk.pages + work.steps * kept
+    return _calls(case, split, work)

@@ -20,15 +20,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..device import Device
 from ..errors import MasterError
-from .base import Master, MasterInfo, Pages
+from .base import Master, Pages
+from .wrapped import WrappedMaster
 
 I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 
 class Clock(Protocol):
@@ -61,7 +60,7 @@ class DeviceUse:
         return DeviceUse(*(getattr(self, n) + sign * getattr(other, n) for n in names))
 
 
-class ModelledMaster(Master):
+class ModelledMaster(WrappedMaster):
     """Another master, its pages on a modelled device. Rows and pages are those of `master`, time
     is charged to `clock`; `use` says what the device was asked for."""
 
@@ -72,10 +71,8 @@ class ModelledMaster(Master):
                 f"{info.name} finds rows by key and has no pages in the order of its key "
                 f"{list(info.key)}, so they cannot lie on a modelled device; use a store of it"
             )
-        self.master, self.device, self.clock = master, device, clock
-        self.first, self.last, self.traffic = master.first, master.last, master.traffic
-        self.block_pages, self.scans = master.block_pages, master.scans
-        self.ages, self.ttl = master.ages, master.ttl
+        super().__init__(master)
+        self.device, self.clock = device, clock
         self._sizes = _sizes_on_device(master)
         self._ends: I64 = np.concatenate([[0], np.cumsum(self._sizes)])
         self._head: int | None = None  # where the last request ended
@@ -120,47 +117,11 @@ class ModelledMaster(Master):
         seconds = self.device.seconds(requests, size, goes_on)
         return DeviceUse(1, requests, int(goes_on), len(numbers), size, gaps, seconds)
 
-    # --- all else is the master's ----------------------------------------------------------------
-
-    def describe(self) -> MasterInfo:
-        return self.master.describe()
-
-    def seek(self, codes: I64, in_order: bool = True) -> tuple[I32, I32]:
-        return self.master.seek(codes, in_order)
-
-    @property
-    def runs(self) -> I64:
-        return self.master.runs
-
-    def owners(self, codes: I64) -> I32 | None:
-        return self.master.owners(codes)
-
-    def stale(self, pages: Pages) -> NDArray[np.bool_] | None:
-        return self.master.stale(pages)
-
-    def page_bytes(self, numbers: I64) -> I64:
-        return self.master.page_bytes(numbers)
-
-    def table(self, pages: Pages) -> pa.Table:
-        return self.master.table(pages)
-
-    def changes(self) -> I64 | None:
-        return self.master.changes()
-
-    def identity(self) -> str | None:
-        return self.master.identity()
+    # --- another version ------------------------------------------------------------------------
 
     def newest(self) -> Master:
         newer = self.master.newest()
         return self if newer is self.master else ModelledMaster(newer, self.device, self.clock)
-
-    def changed_since(self, older: Master) -> I64 | None:
-        return self.master.changed_since(
-            older.master if isinstance(older, ModelledMaster) else older
-        )
-
-    def close(self) -> None:
-        self.master.close()
 
 
 def _sizes_on_device(master: Master) -> I64:
