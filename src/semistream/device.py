@@ -36,7 +36,7 @@ class Device:
 
     `in_flight` is how many requests overlap in effect: where 32 at a time are done ten times as
     fast as one at a time, it is ten. `sequential_free`: a request that goes on where the last
-    one ended does not wait."""
+    one ended does not wait. `call_seconds`: what asking takes, for however many requests."""
 
     name: str
     request_seconds: float
@@ -44,12 +44,14 @@ class Device:
     in_flight: float = 1.0
     sequential_free: bool = True
     total_bytes_per_second: float | None = None  # None: one request can have all there is
+    call_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         within("request_seconds", self.request_seconds, 0.0)
         within("bytes_per_second", self.bytes_per_second, 1.0)
         within("in_flight", self.in_flight, 1.0)
         within("total_bytes_per_second", self.total, self.bytes_per_second)
+        within("call_seconds", self.call_seconds, 0.0)
 
     @property
     def total(self) -> float:
@@ -71,7 +73,8 @@ class Device:
 
             waits = requests, less the sequential ones where these are free
             lanes = requests, at most in_flight
-            max(size / total, (waits x request_seconds + size / bytes_per_second) / lanes)
+            call_seconds + max(size / total,
+                               (waits x request_seconds + size / bytes_per_second) / lanes)
 
         With one lane that is the textbook's sum of seek and transfer; with many it is either the
         lanes or the bandwidth that they share, whichever takes longer. Lanes are filled evenly: 17
@@ -80,7 +83,7 @@ class Device:
         waits = requests - sequential if self.sequential_free else requests
         lanes = np.clip(requests, 1, self.in_flight)
         alone = waits * self.request_seconds + size / self.bytes_per_second
-        longer = np.maximum(size / self.total, alone / lanes)
+        longer = self.call_seconds + np.maximum(size / self.total, alone / lanes)
         return float(longer) if np.ndim(longer) == 0 else longer
 
     @property

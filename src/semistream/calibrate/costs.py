@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..errors import SpecError
 from ..machine import DEFAULT_MACHINE, Points
 from ..spec import ALGORITHMS
-from .fitting import Deadline
+from .fitting import Deadline, not_below_zero
 from .samples import Progress, Sample, samples_of
 
 Floats = NDArray[np.float64]
@@ -107,16 +107,3 @@ def _points(near: float, far: float) -> Points:
     if far == 0:
         return ((SIZES[0], float(near)),)
     return tuple((size, float(near + far * np.log2(1 + size / UNIT))) for size in SIZES)
-
-
-def not_below_zero(sides: Floats, wanted: Floats, rounds: int = 3_000) -> Floats:
-    """The x >= 0 that brings sides @ x closest to `wanted`: one coordinate after another."""
-    scale = np.maximum(np.abs(sides).max(axis=0), 1e-300)
-    sides = sides / scale
-    products, target = sides.T @ sides, sides.T @ wanted
-    diagonal = np.diag(products) + 1e-12
-    x = np.zeros(len(target))
-    for _ in range(rounds):
-        for i in range(len(x)):
-            x[i] = max(0.0, x[i] + (target[i] - products[i] @ x) / diagonal[i])
-    return np.asarray(x / scale, np.float64)

@@ -64,6 +64,19 @@ def _through_zero(side: Floats) -> float:
     return float(side.sum() / (side * side).sum())
 
 
+def not_below_zero(sides: Floats, wanted: Floats, rounds: int = 3_000) -> Floats:
+    """The x >= 0 that brings sides @ x closest to `wanted`: one coordinate after another."""
+    scale = np.maximum(np.abs(sides).max(axis=0), 1e-300)
+    sides = sides / scale
+    products, target = sides.T @ sides, sides.T @ wanted
+    diagonal = np.diag(products) + 1e-12
+    x = np.zeros(len(target))
+    for _ in range(rounds):
+        for i in range(len(x)):
+            x[i] = max(0.0, x[i] + (target[i] - products[i] @ x) / diagonal[i])
+    return np.asarray(x / scale, np.float64)
+
+
 def fit_device(costs: Sequence[ReadCost], name: str) -> Device:
     """The device that reads of files show. One read at a time gives the wait and the rate of a
     request; many at a time how many overlap, by the smallest reads, and the rate of all."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..device import Device
 from ..errors import SpecError
 from ..master import Master, Store
-from .fitting import Clock, Deadline, fit_line, quarters
+from .fitting import LEAST_SECONDS, LEAST_TIME, Clock, Deadline, not_below_zero, quarters
 from .reads import EMPTIED, NOT_EMPTIED, forget_files, local_files
 
 I64 = NDArray[np.int64]
@@ -65,11 +65,13 @@ class PageTable:
     def device(self, name: str = "measured", warm: bool = False) -> Device:
         """The device that a join sees behind this master, checksums and decoding included. That
         several reads are in flight makes its requests short, so it has one lane. One that is not
-        local has no sequential reads."""
-        requests, size = np.array([(c.requests, c.bytes) for c in self.costs], np.float64).T
-        seconds = [c.again if warm else c.seconds for c in self.costs]
-        per_request, per_byte = fit_line(requests, size, np.array(seconds, np.float64))
-        return Device(name, per_request, 1 / per_byte, sequential_free=self.local)
+        local has no sequential reads. All calls count by their relative error."""
+        counts = np.array([(1.0, c.requests, c.bytes) for c in self.costs], np.float64)
+        seconds = np.array([c.again if warm else c.seconds for c in self.costs], np.float64)
+        sides = counts / np.maximum(seconds, LEAST_TIME)[:, None]
+        call, request, byte = not_below_zero(sides, np.ones(len(sides))).tolist()
+        rate = 1 / max(LEAST_SECONDS, byte)
+        return Device(name, request, rate, sequential_free=self.local, call_seconds=call)
 
 
 @dataclass

@@ -83,7 +83,8 @@ def _calibrated(machine: Machine, costs: Costs, took: float) -> list[str]:
                 f"  {size:>9} x {read.in_flight:<3} {1e6 * read.seconds:10.0f}  ({spread})"
             )
     lines.append(
-        f"device {device.name}: {1e6 * device.request_seconds:.0f} us per request, "
+        f"device {device.name}: {1e6 * device.call_seconds:.0f} us per call, "
+        f"{1e6 * device.request_seconds:.0f} us per request, "
         f"{show_bytes(device.bytes_per_second)}/s"
     )
     lines.append("nanoseconds per operation, on tables of 1 MB, 64 MB and 4 GB:")
