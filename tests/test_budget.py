@@ -252,6 +252,22 @@ def test_nested_columns_of_very_different_sizes(algorithm) -> None:
     check_join(table, stream, on="id", how="left", algorithm=algorithm, memory="2MB", rng=2)
 
 
+@pytest.mark.parametrize("algorithm", DISK)
+@pytest.mark.parametrize("kind", ["map", "pread"])
+def test_the_popular_nested_values_are_the_widest(kind, algorithm, tmp_path) -> None:
+    """By the mean of their page a hundred times as many of them would seem to fit."""
+    rng, n = np.random.default_rng(1), 1_500
+    lists = [[i] * (300 if i < 30 else i % 4) for i in range(n)]
+    kinds = pa.map_(pa.int64(), pa.struct([("a", pa.list_(pa.int32()))]))
+    maps = pa.array([[(i, {"a": [1] * len(some)})] for i, some in enumerate(lists)], kinds)
+    ids = rng.permutation(n)
+    table = pa.table({"id": ids, "list": lists, "map": maps})
+    keys = ids[np.minimum(rng.zipf(1.3, 1_500) - 1, n - 1)]
+    stream = pa.table({"id": keys, "n": range(1_500)})
+    master = build(kind, table, "id", tmp_path)
+    check_join(master, stream, on="id", algorithm=algorithm, memory=400_000, table=table)
+
+
 def test_a_share_of_the_master(table) -> None:
     master = ss.open_master(products(range(20_000)), "id")
     join = ss.SemiStreamJoin(master, "id", memory="50%", algorithm="sweepjoin")

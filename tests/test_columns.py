@@ -13,6 +13,7 @@ from sample_data import KEY_VALUES
 
 from semistream.columns import Chunks
 from semistream.layout import row_bytes
+from semistream.nested import value_bytes
 from semistream.records import Records
 from semistream.testing import rebatch, rows_of
 
@@ -149,6 +150,24 @@ def test_widths_are_the_bytes_of_the_rows(t) -> None:
     for n in (1, 10, 64):
         gathered = chunks.gather(where[:n])[0]
         assert gathered.get_total_buffer_size() <= widths[n] + 16
+
+
+EXACT = [t for t in VALUES if not pa.types.is_dictionary(t)]
+
+
+@pytest.mark.parametrize("t", EXACT, ids=str)
+@pytest.mark.parametrize("nulls", [0.0, 0.3])
+def test_bytes_of_each_value_also_of_a_slice(t, nulls) -> None:
+    """As pyarrow counts them for a slice of one row, but for bits and the last offset."""
+    whole = column(t, 200, random.Random(7), nulls)
+    for array in (whole, whole.slice(13, 101), whole.slice(0, 0)):
+        found = value_bytes(array, np.arange(len(array)))
+        counted = [array.slice(i, 1).nbytes for i in range(len(array))]
+        assert len(found) == len(counted)
+        if len(array):
+            assert np.abs(found - np.array(counted)).max() <= 24
+        some = np.array([3, 50, 77]) if len(array) else np.zeros(0, np.int64)
+        assert (value_bytes(array, some) == found[some]).all()
 
 
 def test_row_bytes_is_never_nothing() -> None:

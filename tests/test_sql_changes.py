@@ -11,7 +11,7 @@ from servers import execute
 
 import semistream as ss
 from semistream.columns import Chunks
-from semistream.front import KeyGroups
+from semistream.keygroups import KeyGroups
 from semistream.master.base import NOTHING
 from semistream.master.sql.master import SqlMaster
 from semistream.memory import Ledger

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .columns import Chunks
-from .front import KeyGroups
+from .keygroups import KeyGroups
 from .master import Master
 from .memory import Ledger
 

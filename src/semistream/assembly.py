@@ -9,7 +9,8 @@ import pyarrow as pa
 from .aging import AgingGroups
 from .backlog import Backlog
 from .disk import BY_KEY, PHASES, DiskPhase, Parts, shows_groups
-from .front import Front, KeyGroups
+from .front import Front
+from .keygroups import KeyGroups
 from .loading import load_whole, pinned_block, pinned_front
 from .master import Pages
 from .master.facts import facts

@@ -24,6 +24,7 @@ from .errors import SpecError
 from .kernels import gather as k
 from .kernels import search
 from .layout import Layout, addresses, byte_aligned, layouts, plain_type
+from .nested import value_bytes
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -206,12 +207,11 @@ class Chunks:
         return sum(self.layouts[j].width for j in chosen) + len(chosen) // 8 + 1, sizes
 
     def _other_widths(self, loc: I64, j: int) -> I64:
-        """A nested value counts as its chunk's mean: exact sizes would need a walk of the type."""
         result = np.zeros(len(loc), np.int64)
         chunk = loc >> 32
         for c in np.unique(chunk):
-            array = self.array(int(c), j)
-            result[chunk == c] = array.nbytes // max(1, len(array)) + 1
+            here = chunk == c
+            result[here] = value_bytes(self.array(int(c), j), loc[here] & k.ROW)
         return result
 
     def widths(self, loc: I64) -> I64:

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from .disk.sweep import Sweep
 from .engine import Engine
-from .front import Front, KeyGroups
+from .front import Front
+from .keygroups import KeyGroups
 from .plan import COLLECT, Division, Split
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .columns import Chunks
 from .engine import Engine
 from .errors import SpecError
-from .front import MOST_GROUP
+from .keygroups import MOST_GROUP
 from .master.finding import find_rows
 
 I64 = NDArray[np.int64]
