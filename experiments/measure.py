@@ -66,7 +66,7 @@ class Cell:
     timed_rows: int | None = None
     windows: float | None = None  # that are timed, of waiting rows; None: by the disk phase
     most_rows: int = 2_000_000  # of the warm-up, and of what is timed
-    seconds: float = 1.5  # this machine: of the warm-up, and of what is timed, at most about
+    seconds: float = 0.8  # this machine: of the warm-up, and of what is timed, at most about
     segments: int = 8
     misses: int = 4_000  # that are counted at least
     io: str = "map"  # this machine: map | pread
