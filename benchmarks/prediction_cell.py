@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,7 +24,7 @@ import pyarrow as pa
 import semistream as ss
 from benchmarks import workload
 from benchmarks.core_cell import answered, push
-from benchmarks.prediction_setup import Cell, open_on, proposed, rows_until_steady
+from benchmarks.prediction_setup import Cell, open_on, proposed, rows_until_steady, through_a_map
 from benchmarks.report import spread
 from semistream.device import PAPER_CPU
 from semistream.master import Master
@@ -125,20 +125,11 @@ def _warm(course: Course, rows: float, seconds: float) -> None:
     algorithm = course.found.case.algorithm
     quick = algorithm.disk == "lookup" and algorithm.front == "groups" and not course.master.mapped
     begin = course.busy
-    with _through_a_map(course) if quick else nullcontext():
+    with through_a_map(course.join, course.cell.store) if quick else nullcontext():
         while course.rows < rows and course.busy - begin < seconds:
             course.go()
     course.warm = course.rows
     _to_the_end_of_a_step(course, 1)
-
-
-@contextmanager
-def _through_a_map(course: Course) -> Iterator[None]:
-    """Have the disk phase look into a map of the store meanwhile."""
-    phase, mapped = course.phase, ss.Store.open(course.cell.store, io="map")
-    phase.parts.master, phase._view = mapped, mapped.view(phase.columns)
-    yield
-    phase.parts.master, phase._view = course.master, None
 
 
 def _to_the_end_of_a_step(course: Course, steps: int, rows: float = 0, seconds: float = 0) -> None:

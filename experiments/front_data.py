@@ -50,14 +50,14 @@ def data_sets(run: Run) -> list[DataSet]:
 def other_data(
     run: Run, lines: Sequence[Line], shares: Sequence[float] = DATA_SHARES
 ) -> Iterator[tuple[Row, Cell]]:
-    """All of them at some shares of memory; on this machine at the largest."""
+    """All of them at some shares of memory; on this machine and of the surrogate at the largest."""
     for x, data in enumerate(data_sets(run)):
         whole = known_of(data.store).bytes
         for device in devices(run, "data"):
             if device is None and data.name not in (REDRAWN, JOURNEY):
                 continue
-            some = run.pick(shares[-1:], shares, shares)
-            for share in shares[-1:] if device is None else some:
+            once = run.scale == "smoke" or device is None or data.name == WEATHER
+            for share in shares[-1:] if once else shares:
                 memory = max(int(share * whole), run.pick(400_000, 0, 0))
                 for line in lines:
                     if line.algorithm == "memory" and share < shares[-1]:
