@@ -66,7 +66,8 @@ def cells(run: Run) -> Iterator[tuple[Row, Todo]]:
                 params = replace(TUNED, threshold=at, front_share=0.15)
                 todo = ("threshold", replace(mine, params=params))
                 yield _labels("threshold", rows, at), todo
-            for at in run.pick((64 << 10, 128 << 10), BUFFERS[::2] if few else BUFFERS, BUFFERS):
+            some = BUFFERS[2:] if device is None else BUFFERS[::2] if few else BUFFERS
+            for at in run.pick((64 << 10, 128 << 10), some, BUFFERS):
                 params = replace(TUNED, read_bytes=at)
                 held = replace(mine, memory=small, params=params, segments=run.pick(2, 3, 8),
                                timed_rows=run.pick(None, 16_000, None),
