@@ -234,7 +234,7 @@ def draw(rows: Sequence[Row]) -> Figure:
                     **style,
                 )
         axes(panel, "", "rows answered, %")
-        panel.set_xticks(range(len(names)), names)
+        panel.set_xticks(range(len(names)), [n.replace(" ", "\n") for n in names], fontsize=8)
         panel.set_title(f"entries for {part:.0%} of the keys", fontsize=10)
     return finished(figure, "Hit ratio with the same number of entries")
 
