@@ -176,7 +176,7 @@ EXPERIMENT = Experiment(
     method="CMESHJOIN and sweepjoin, one knob varied, the others tuned by the model; steady state. "
     "Memory is 10 % of R, for the buffer 1 %. The threshold is held where it is put. Laptop scale "
     "is 1/50 of R and of the memory.",
-    minutes={"smoke": 0.1, "laptop": 2.4, "paper": 120},
+    minutes={"smoke": 0.1, "laptop": 2.0, "paper": 120},
     measure=run_all,
     judge=judge,
     draw=draw,

@@ -254,7 +254,7 @@ EXPERIMENT = Experiment(
     method="Warm, then as many rows again are appended to the store and the join refreshed; the "
     "stream then asks for both halves. Every match is counted against what must match. Laptop "
     "scale is 1/50 of R and of the memory.",
-    minutes={"smoke": 0.1, "laptop": 0.7, "paper": 60},
+    minutes={"smoke": 0.1, "laptop": 0.8, "paper": 60},
     measure=run_all,
     judge=judge,
     draw=draw,
