@@ -101,7 +101,8 @@ def rows_until_steady(found: Prediction) -> float:
 def through_a_map(join: ss.SemiStreamJoin, store: Path) -> Iterator[None]:
     """Have the disk phase of a join that looks up row after row look into a map of the store
     meanwhile: its front stage sees the same rows and is told of the same keys, in less time."""
-    phase: Any = join._engine.phase if join._engine is not None else None
+    assert join._engine is not None  # it has begun
+    phase: Any = join._engine.phase
     master, mapped = phase.parts.master, ss.Store.open(store, io="map")
     phase.parts.master, phase._view = mapped, mapped.view(phase.columns)
     try:

@@ -199,7 +199,8 @@ def _read(place: Path) -> Machine:
 
 
 # What is assumed where nothing was measured: what `calibrate` found on a quiet virtual machine with
-# 2 cores (95 joins; it could not tell steps of sweeps and lookups from pieces: these are a guess).
+# 2 cores (95 joins; it could not tell steps of sweeps and lookups from pieces: these are a guess; a
+# later run, with pages read, gave the calls; that of a scan costs too little to be told: a guess).
 DEFAULT_MACHINE = Machine(
     device=DEVICES["ssd"],
     costs={
