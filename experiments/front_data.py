@@ -1,4 +1,5 @@
-"""Other data for the experiments with a front stage: TPC-H, real baskets, a weather surrogate."""
+"""Other data for the experiments with a front stage: TPC-H, real baskets and flights, a weather
+surrogate."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from experiments import journey, tpch, weather
+from experiments import flights, journey, tpch, weather
 from experiments.base import Row, Run
 from experiments.front_stage import Line, devices, known_of, on_device
 from experiments.measure import Cell
@@ -16,9 +17,11 @@ DATA_SHARES = (0.02, 0.1)
 UNIFORM, REDRAWN = "TPC-H", "TPC-H, Zipf 1"
 JOURNEY = "Complete Journey"
 WEATHER = "synthetic weather, Zipf 1"
+FLIGHTS = "flights by hour"
 DATA_USED = (
     "synthetic; TPC-H customers and orders (as it is, and with redrawn o_custkey); Complete "
-    "Journey (real); a synthetic surrogate of the weather reports"
+    "Journey (real); a synthetic surrogate of the weather reports; flights from New York with the "
+    "weather of their hour (real, composite key)"
 )
 
 
@@ -27,11 +30,13 @@ class DataSet:
     name: str
     store: Path
     stream: Stream
+    columns: tuple[str, ...] | None = None  # of the master, in the output; None: all
 
 
 def data_sets(run: Run) -> list[DataSet]:
-    """TPC-H as it is and with redrawn customers (alone at smoke scale), real baskets, and the
-    surrogate of the papers' weather reports with skew: that of the real ones is not known here."""
+    """TPC-H as it is and with redrawn customers (alone at smoke scale), real baskets, the
+    surrogate of the papers' weather reports with skew (that of the real ones is not known here),
+    and real flights, where each key comes in one hour and never again."""
     factor = run.pick(0.02, 5, 100)
     customers = tpch.customers(run.data, factor)
     orders = tpch.generated(run.data, factor)
@@ -44,19 +49,21 @@ def data_sets(run: Run) -> list[DataSet]:
         redrawn,
         DataSet(JOURNEY, journey.products(run.data), journey.transactions()),
         DataSet(WEATHER, reports, weather.SyntheticReports(1.0)),
+        DataSet(FLIGHTS, flights.weather(run.data), flights.by_hour(), flights.MEASURED),
     ]
 
 
 def other_data(
     run: Run, lines: Sequence[Line], shares: Sequence[float] = DATA_SHARES
 ) -> Iterator[tuple[Row, Cell]]:
-    """All of them at some shares of memory; on this machine and of the surrogate at the largest."""
+    """All of them at some shares of memory; on this machine, of the surrogate and the flights at
+    the largest alone."""
     for x, data in enumerate(data_sets(run)):
         whole = known_of(data.store).bytes
         for device in devices(run, "data"):
             if device is None and data.name not in (REDRAWN, JOURNEY):
                 continue
-            once = run.scale == "smoke" or device is None or data.name == WEATHER
+            once = run.scale == "smoke" or device is None or data.name in (WEATHER, FLIGHTS)
             for share in shares[-1:] if once else shares:
                 memory = max(int(share * whole), run.pick(400_000, 0, 0))
                 for line in lines:
@@ -65,4 +72,5 @@ def other_data(
                     labels = {"part": "data", "line": line.name, "x": x, "data": data.name,
                               "percent": 100 * share}  # fmt: skip
                     made = on_device(run, line, data.store, data.stream, memory, device)
-                    yield labels, replace(made, most_rows=min(made.most_rows, 600_000))
+                    most = min(made.most_rows, 600_000)
+                    yield labels, replace(made, most_rows=most, columns=data.columns)

@@ -19,7 +19,15 @@ from experiments.base import (
 )
 from experiments.charts import Figure
 from experiments.front_charts import Pair, family
-from experiments.front_data import DATA_SHARES, DATA_USED, JOURNEY, REDRAWN, UNIFORM, other_data
+from experiments.front_data import (
+    DATA_SHARES,
+    DATA_USED,
+    FLIGHTS,
+    JOURNEY,
+    REDRAWN,
+    UNIFORM,
+    other_data,
+)
 from experiments.front_stage import (
     LAPTOP_ROWS,
     NO_POOL,
@@ -48,6 +56,8 @@ NAMES = (
     "memory",
 )
 LINES = (*(Line(name) for name in NAMES), NO_POOL)
+SIZE_LINES = tuple(line for line in LINES if line.name != "inlj")
+DATA_LINES = tuple(line for line in SIZE_LINES if line.algorithm not in ("inlj", "cinlj"))
 MESH = Pair("cmeshjoin", "meshjoin",
             {"memory": {1: 4.0, 10: 6.5}, "rows": {20e6: 4.7, 100e6: 6.5}})  # fmt: skip
 HYBRID = Pair("chybridjoin", "hybridjoin",
@@ -60,10 +70,10 @@ ON_TPCH = {"cmeshjoin": 3.7, "chybridjoin": 2.5}
 def run_all(run: Run) -> Iterator[Row]:
     todo = [
         *synthetic(run, "memory", by_memory(run), LINES),
-        *synthetic(run, "rows", by_rows(run), [line for line in LINES if line.name != "inlj"]),
-        *other_data(run, [line for line in LINES if "inlj" not in line.name], DATA_SHARES[-1:]),
+        *synthetic(run, "rows", by_rows(run), SIZE_LINES),
+        *other_data(run, DATA_LINES, DATA_SHARES[-1:]),
     ]
-    yield from both_parts(each(todo, measure, told), LINES)
+    yield from both_parts(each(todo, measure, told), SIZE_LINES)
     for part in ("memory", "rows"):
         yield from at_paper_size(run, part, LINES)
 
@@ -106,7 +116,8 @@ def in_words(rows: Sequence[Row], pair: Pair) -> str:
     return text + (
         f", TPC-H as it is {times(data_of(rows, UNIFORM, pair))}, with Zipf customers "
         f"{times(data_of(rows, REDRAWN, pair))}, Complete Journey "
-        f"{times(data_of(rows, JOURNEY, pair))}"
+        f"{times(data_of(rows, JOURNEY, pair))}, flights by hour "
+        f"{times(data_of(rows, FLIGHTS, pair))}"
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -77,27 +78,40 @@ def samples_of(
 ) -> Iterator[Sample]:
     """Join after join until the time is over."""
     rng = np.random.default_rng(seed)
-    stores = [_store(folder / str(rows), rows, rng) for rows in ROWS]
-    streams = {(n, k): _stream(rng, n, k) for n, k in product(ROWS, SKEWS)}
-    large = ReadApart(Store.open(folder / str(ROWS[-1]), io="pread"))
-    _compile(stores[0])
-    _compile(large)
-    for at, (master, share, skew, name) in enumerate(_cells(stores, large, rng)):
-        if not deadline.allows(2 * (WARM + TIMED)):
-            return
-        if progress is not None:
-            progress(1 - deadline.left / seconds, f"{name}, join {at + 1}")
-        info = master.describe()
-        try:
-            params = _some_params(name, rng, info.max_page_bytes, master.mapped)
-            memory = int(share * info.bytes)
-            join = SemiStreamJoin(master, KEY, algorithm=name, memory=memory, params=params)
-        except BudgetError:
-            continue
-        for one in (skew,) if isinstance(skew, float) else skew:
-            sample = _sample(join, one, streams[info.rows, one])
-            if sample is not None:
-                yield sample
+    with ExitStack() as opened:
+        stores = [
+            opened.enter_context(closing(_store(folder / str(rows), rows, rng))) for rows in ROWS
+        ]
+        streams = {(n, k): _stream(rng, n, k) for n, k in product(ROWS, SKEWS)}
+        large = ReadApart(Store.open(folder / str(ROWS[-1]), io="pread"))
+        opened.enter_context(closing(large))
+        _compile(stores[0])
+        _compile(large)
+        for at, (master, share, skew, name) in enumerate(_cells(stores, large, rng)):
+            if not deadline.allows(2 * (WARM + TIMED)):
+                return
+            if progress is not None:
+                progress(1 - deadline.left / seconds, f"{name}, join {at + 1}")
+            join = _join(master, share, name, rng)
+            if join is None:
+                continue
+            for one in (skew,) if isinstance(skew, float) else skew:
+                sample = _sample(join, one, streams[master.describe().rows, one])
+                if sample is not None:
+                    yield sample
+
+
+def _join(
+    master: Master, share: float, name: str, rng: np.random.Generator
+) -> SemiStreamJoin | None:
+    """A join with any knobs; None where the memory does not do."""
+    info = master.describe()
+    params = _some_params(name, rng, info.max_page_bytes, master.mapped)
+    memory = int(share * info.bytes)
+    try:
+        return SemiStreamJoin(master, KEY, algorithm=name, memory=memory, params=params)
+    except BudgetError:
+        return None
 
 
 def _cells(
