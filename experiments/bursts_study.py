@@ -190,7 +190,7 @@ EXPERIMENT = Experiment(
     paper="none: P1 has bursty, self-similar arrivals and no numbers on waiting",
     method="Rows arrive by the modelled clock, evenly (Poisson) or in bursts (a cascade with bias "
     f"{BIAS:g}, {LEVELS} levels of {TICK:g} s), after a warm-up; waits are from arrival to answer.",
-    minutes={"smoke": 0.1, "laptop": 1.4, "paper": 6},
+    minutes={"smoke": 0.1, "laptop": 1.6, "paper": 6},
     measure=run_all,
     judge=judge,
     draw=draw,

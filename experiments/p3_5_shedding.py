@@ -228,7 +228,7 @@ EXPERIMENT = Experiment(
     method="Rows arrive at four times the predicted capacity, by the clock; rows served per second "
     "after a warm-up. On the modelled disk segments of shed rows cost a request of the same disk, "
     "or of a gigabit network. Laptop scale is 1/50 of R and of the memory.",
-    minutes={"smoke": 0.1, "laptop": 2.4, "paper": 90},
+    minutes={"smoke": 0.1, "laptop": 1.8, "paper": 90},
     measure=run_all,
     judge=judge,
     draw=draw,
