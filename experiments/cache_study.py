@@ -34,7 +34,7 @@ from experiments.cache_policies import (
     write_trace,
 )
 from experiments.cache_traces import BATCH, Trace, traces
-from experiments.charts import Figure, axes, finished, look, panels
+from experiments.charts import BLACK, Figure, axes, finished, look, panels
 from semistream.master.facts import facts
 from semistream.plan import ENTRY_BYTES, STREAM_ROW, split_memory
 from semistream.spec import ALGORITHMS
@@ -223,9 +223,11 @@ def draw(rows: Sequence[Row]) -> Figure:
         for i, policy in enumerate(order):
             some = [r for r in where(rows, part=part, policy=policy) if not r.get("asleep")]
             if some:
-                shift = (i - len(order) / 2) * 0.07
+                shift = (i - len(order) / 2) * 0.08
                 style = look(policy.removesuffix(AWAKE), i) | {"linestyle": "", "label": policy}
                 style |= {"markersize": 8 if policy in OURS else 6}
+                if policy == OPTIMUM:
+                    style |= {"color": BLACK, "marker": "_", "markersize": 10}
                 if policy.endswith(AWAKE):
                     style |= {"markerfacecolor": "none"}
                 panel.plot(
