@@ -71,7 +71,7 @@ def cells(run: Run) -> Iterator[tuple[Row, Todo]]:
                 own = products_for(algorithm, run.data, rows, memory)
                 yield (
                     {**labels, "part": "policy"},
-                    cell(run, own, ZipfStream(rows, 1.0, ordered), algorithm, memory,
+                    cell(run, own, ZipfStream(rows, 1.0, ordered), algorithm, memory, io="pread",
                          device=device, seconds=run.pick(0.02, 0.4, 3.0), segments=4,
                          most_rows=run.pick(8_000, 200_000, 10**7)),
                 )  # fmt: skip
@@ -203,10 +203,8 @@ def _policies(panel: object, rows: Sequence[Row], place: str, device: str) -> No
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    devices = [device.split(", map")[0] for device in values(rows, "device")]
-    shown = list(dict.fromkeys(d for d in devices if not d.endswith("machine")))
+    shown = values(rows, "device")
     figure, flat = panels(2 * (1 + len(shown)), across=2, height=3.2)
-    rows = [{**r, "device": shown[-1] if "machine" in r["device"] else r["device"]} for r in rows]
     for i, place in enumerate(PLACES):
         _positions(flat[i], rows, place)
         for j, device in enumerate(shown):
@@ -227,7 +225,8 @@ EXPERIMENT = Experiment(
     paper="best at 15 %; tuned 33 % ahead of looking up the oldest; considering 3.1 x upfront",
     method="Rows arrive at four times the predicted capacity, by the clock; rows served per second "
     "after a warm-up. On the modelled disk segments of shed rows cost a request of the same disk, "
-    "or of a gigabit network. Laptop scale is 1/50 of R and of the memory.",
+    "or of a gigabit network. MESHJOIN drops rows without looking at them, and is charged nothing "
+    "for it. Laptop scale is 1/50 of R and of the memory.",
     minutes={"smoke": 0.1, "laptop": 1.8, "paper": 90},
     measure=run_all,
     judge=judge,
