@@ -127,7 +127,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"at {f['percent']:g} % memory best at {f['best']:.0f} % of it (model {f['model']:.0f} %, "
         f"which loses {f['model loses']:.1%}), gain {f['gain']:.1f} x" for f in found
     )  # fmt: skip
-    return Verdict(word, ours, reason(found))
+    return Verdict(word, ours, reason(found) + here_in_words(rows))
 
 
 def reason(found: Sequence[Row]) -> str:
@@ -139,6 +139,19 @@ def reason(found: Sequence[Row]) -> str:
         f"for 100 M rows, and here {span([f['law'] for f in found], '{:.0f} %')}, which loses "
         f"{span([f['law loses'] for f in found], '{:.1%}')} of the best rate. A cache of "
         f"{found[0]['most']:g} % is {span([f['largest'] for f in found])} x no cache."
+    )
+
+
+def here_in_words(rows: Sequence[Row]) -> str:
+    """Where a page costs no seek."""
+    some = [r for r in where(rows, line="cmeshjoin") if r["device"] != HDD.name]
+    none = where(some, x=0.0)
+    if not none:
+        return ""
+    top, off = best(some, "rate"), max(abs(r["predicted"] / r["rate"] - 1) for r in some)
+    return (
+        f" On this machine, where a page costs no seek, {top['x']:.0f} % is best and gains "
+        f"{top['rate'] / none[0]['rate']:.2f} x; the model is off by {off:.0%} at most there."
     )
 
 
