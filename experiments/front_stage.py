@@ -10,13 +10,11 @@ from typing import Any
 import semistream as ss
 from experiments.base import Row, Run, span, where
 from experiments.masters import products_for, share_of
-from experiments.measure import HDD, MEASURED, PAPER, Cell, cell, machine_of
+from experiments.measure import HDD, PAPER, Cell, cell, tuned
 from experiments.streams import Stream, ZipfStream
 from semistream.master.facts import facts
 from semistream.model import cached
-from semistream.predict import predict
 from semistream.spec import ALGORITHMS, MasterFacts, Workload
-from semistream.tuner import tune
 from semistream.work import Case
 
 PAPER_ROWS = 100_000_000
@@ -191,9 +189,8 @@ def _paper_points(part: str) -> list[tuple[float, int, int]]:
 
 def _predicted(case: Case) -> Row:
     fake = Cell(Path(), ZipfStream(1, 0.0), case.algorithm.name, case.memory)
-    found = tune(case, machine_of(fake, MEASURED))
-    rate = predict(found.case, machine_of(fake, PAPER)).rate
-    return {"cpu": PAPER, "memory": case.memory, "predicted": rate, "rate": rate,
+    found = tuned(case, fake)
+    return {"cpu": PAPER, "memory": case.memory, "predicted": found.rate, "rate": found.rate,
             "hits": found.work.hits, "front_share": found.case.params.front_share}  # fmt: skip
 
 

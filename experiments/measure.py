@@ -39,11 +39,13 @@ from semistream.spec import ALGORITHMS
 from semistream.stats import Stats, cpu_seconds
 from semistream.testing import ManualClock
 from semistream.tuner import tune
-from semistream.work import Case
+from semistream.work import Case, with_params
 
 HDD = DEVICES["hdd-7200"]
 HERE = "this machine"
 PAPER, MEASURED = "paper-era CPU", "this CPU"
+LEARNING = 3  # times as long a warm-up for joins that learn
+TOUCHED = 256  # pages that are read together before the clock runs
 BATCH, LOOKUP_BATCH, LEAST_BATCH, REAL_BATCH = 2_000, 500, 100, 20_000
 TIMED_WINDOWS = {"sweep": 8, "scan": 1.5, "seek": 3, "plan": 4, "lookup": 0, "none": 0}
 TUNED = ss.Params(sketch=False)  # all knobs open
@@ -64,7 +66,7 @@ class Cell:
     columns: tuple[str, ...] | None = None  # of the master, in the output; None: all
     batch_rows: int | None = None
     warm_rows: int | None = None  # None: until the model says that the state is steady
-    timed_rows: int | None = None
+    timed_rows: int | None = None  # this machine: at least
     windows: float | None = None  # that are timed, of waiting rows; None: by the disk phase
     most_rows: int = 2_000_000  # of the warm-up, and of what is timed
     seconds: float = 0.8  # this machine: of the warm-up, and of what is timed, at most about
@@ -151,6 +153,12 @@ class Course:
         self.busy += now() - begin
 
     @property
+    def _patience(self) -> float:
+        """This machine: seconds of the warm-up at most. A cache has to learn."""
+        learns = self.found.case.algorithm.front == "groups"
+        return self.cell.seconds * (LEARNING if learns else 1)
+
+    @property
     def _slow_to_learn(self) -> bool:
         """A front stage before look-ups of row after row on a modelled disk."""
         algorithm = self.found.case.algorithm
@@ -161,7 +169,7 @@ class Course:
         self.go()  # compiles what is not compiled yet, and loads what must be in memory
         cell, begin = self.cell, self.busy
         rows: float = cell.warm_rows or min(cell.most_rows, rows_until_steady(self.found))
-        limit = math.inf if cell.device is not None or cell.warm_rows else cell.seconds
+        limit = math.inf if cell.device is not None or cell.warm_rows else self._patience
         rows = max(rows, self.cycle)
         with through_a_map(self.join, cell.store) if self._slow_to_learn else nullcontext():
             while (came := self.join.stats.rows_in) < rows:
@@ -177,7 +185,8 @@ class Course:
         rows = (cell.timed_rows or self._timed_rows()) / cell.segments
         for _ in range(cell.segments):
             if cell.device is None:
-                self._to_the_end_of_a_step(self.cycle / cell.segments, cell.seconds / cell.segments)
+                least = max(self.cycle, cell.timed_rows or 0)
+                self._to_the_end_of_a_step(least / cell.segments, cell.seconds / cell.segments)
             else:
                 self._to_the_end_of_a_step(rows, 0.0)
             points.append(self.point())
@@ -217,8 +226,11 @@ def opened(cell: Cell, clock: ManualClock) -> Master:
     if cell.device is not None:
         return ModelledMaster(ss.Store.open(cell.store, io="map"), cell.device, clock)
     store = ss.Store.open(cell.store, io=cell.io)
+    info = store.describe()
     if store.mapped:
-        store.touch(np.ones(store.describe().pages, np.bool_))
+        store.touch(np.ones(info.pages, np.bool_))
+    for first in () if store.mapped else range(0, info.pages, TOUCHED):
+        store.read(np.arange(first, min(info.pages, first + TOUCHED)), info.key)
     return store
 
 
@@ -236,20 +248,31 @@ def planned(cell: Cell, master: Master) -> Prediction:
     """The knobs that the model proposes, and what it predicts of them."""
     algorithm, known_master = ALGORITHMS[cell.algorithm], facts(master)
     usual = REAL_BATCH if cell.device is None else BATCH
-    rows = cell.batch_rows or (LOOKUP_BATCH if algorithm.disk == "lookup" else usual)
+    slow = cell.device is not None and algorithm.disk == "lookup"  # a seek for each row
+    rows = cell.batch_rows or (LOOKUP_BATCH if slow else usual)
     stream = known(cell.stream, cell.seed, rows, known_master.rows)
     shown = None if cell.columns is None else len(cell.columns)
     memory = cell.memory
     if algorithm.name == "memory":
         memory = 8 * known_master.bytes + (64 << 20)
     case = Case(algorithm, known_master, stream, memory, cell.params, shown)
-    machine = machine_of(cell, MEASURED)  # the papers' costs have none per read
-    found = tune(case, machine)
+    found = tuned(case, cell)
     if cell.device is None or cell.batch_rows is not None or algorithm.disk in ("lookup", "none"):
         return found
     # Few rows wait where memory is scarce: a batch must not be a whole segment.
     fewer = int(min(rows, max(LEAST_BATCH, found.work.waiting / cell.segments)))
-    return tune(replace(case, workload=replace(stream, batch_rows=fewer)), machine)
+    return tuned(replace(case, workload=replace(stream, batch_rows=fewer)), cell)
+
+
+def tuned(case: Case, cell: Cell) -> Prediction:
+    """On a modelled disk the size of reads is tuned for this processor, as the papers' costs have
+    none per read and the smallest would always be best, and the rest for the papers' processor, by
+    which claims are judged."""
+    found = tune(case, machine_of(cell, MEASURED))
+    if cell.device is None:
+        return found
+    rest = with_params(case, read_bytes=found.case.params.read_bytes)
+    return tune(rest, machine_of(cell, PAPER))
 
 
 # --- what came of it -----------------------------------------------------------------------------

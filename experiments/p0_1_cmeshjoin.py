@@ -109,7 +109,8 @@ def reason(rows: Sequence[Row]) -> str:
     memory = of_part(rows, "memory")
     early = list(ratio_at(memory, EARLY, FLAT).values())
     skewed = list(ratio_at(memory, "meshjoin", FLAT).values())
-    swept = list(ratio_at(memory, "sweepjoin", "cmeshjoin").values())
+    swept = [r for part in (memory, of_part(rows, "rows"))
+             for r in ratio_at(part, "sweepjoin", "cmeshjoin").values()]  # fmt: skip
     by_size = sorted(where(of_part(rows, "rows"), line="cmeshjoin"), key=lambda r: int(r["rows"]))
     hits = [r["hits"] or 0.0 for r in by_size]
     model = {
@@ -126,8 +127,8 @@ def reason(rows: Sequence[Row]) -> str:
         f"our smallest R to {hits[-1]:.0%} at the largest. The guess that rows left at their match "
         f"gives {early[0]:.1f} x and {early[-1]:.1f} x. MESHJOIN at skew 1 has "
         f"{span(skewed, '{:.2f}')} of its rate at skew 0. On Complete Journey the tuner "
-        f"gives {given} of the memory to the cache. sweepjoin is {span(swept)} x CMESHJOIN"
-        f"{flights_in_words(rows)}."
+        f"gives {given} of the memory to the cache. sweepjoin is {span(swept, '{:.2f}')} x "
+        f"CMESHJOIN{flights_in_words(rows)}."
     )
 
 

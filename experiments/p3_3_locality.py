@@ -30,7 +30,8 @@ TIMES = (1, 5, 20)
 PUBLISHED: dict[float, float] = {1: 6.5, 20: 10.0}
 SHORT, LONG, ALONE = "interval R/50", "interval R/5", "one interval only"
 PARTS = {SHORT: 50, LONG: 5, ALONE: 0}  # an interval is this part of R; 0: it does not end
-SEGMENTS = {SHORT: 10, LONG: 5}  # each of whole intervals: two, and one
+SEGMENTS = {SHORT: 6, LONG: 5}  # each of whole intervals: two, and one
+COUNTED, WARM = {SHORT: 12, LONG: 5}, {SHORT: 5, LONG: 1}  # intervals
 NEVER = 10**12
 # Without inlj: the paper has only the first two, and its page pool would need all the intervals.
 LINES = tuple(Line(n) for n in ("meshjoin", "cmeshjoin", "sweepjoin", "memory"))
@@ -55,12 +56,14 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
 
 def once(made: Cell, interval: str, length: int) -> Cell:
     """Through the intervals once, as the paper: an interval that comes again is known already.
-    A few are the warm-up."""
-    count, first = (20, 5) if interval == SHORT else (SEGMENTS[interval], 1)
-    rows, warm = count * length, first * length
+    A few are the warm-up. A segment of a sweep ends with the sweep, which may take rows of three
+    more intervals, so there are only two of them, and no interval comes again."""
+    rows, warm = COUNTED[interval] * length, WARM[interval] * length
     if made.algorithm == "memory":  # it has no state that an interval could change
         rows, warm = min(rows, 4_000), min(warm, 1_000)
-    return replace(made, warm_rows=warm, timed_rows=rows, segments=SEGMENTS[interval])
+    few = made.algorithm == "sweepjoin" and interval == SHORT
+    return replace(made, warm_rows=warm, timed_rows=rows, seconds=0.0, batch_rows=2_000,
+                   segments=2 if few else SEGMENTS[interval])  # fmt: skip
 
 
 def run_all(run: Run) -> Iterator[Row]:
@@ -133,11 +136,11 @@ EXPERIMENT = Experiment(
     title="Temporal locality",
     claim="With temporal locality CMESHJOIN is ahead of MESHJOIN, more so where keys repeat in R",
     paper="6.5 x at N = 1, 10 x at N = 20 (every key N times in R)",
-    method="25 intervals, each Zipf 1 in its own slice of the keys, gone through once; the first "
-    "are the warm-up. 0.5 M rows and intervals of R/50 rows at laptop scale (a 200th, the paper's "
-    "proportions), intervals ten times as long, and one interval that never ends (what a "
-    "measurement within an interval would see). The paper prints a last slice outside R; "
-    "slices I-1 to I are taken.",
+    method="25 intervals, each Zipf 1 in its own slice of the keys, none of them twice; five (of "
+    "the long ones one) are the warm-up, twelve (five) and the rest of a step are timed. 0.5 M "
+    "rows and intervals of R/50 rows at laptop scale (a 200th, the paper's proportions), intervals "
+    "ten times as long, and one interval that never ends (what a measurement within an interval "
+    "would see). The paper prints a last slice outside R; slices I-1 to I are taken.",
     minutes={"smoke": 0.1, "laptop": 1.3, "paper": 200},
     measure=run_all,
     judge=judge,

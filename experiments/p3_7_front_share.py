@@ -29,8 +29,8 @@ MARKS = 20  # points of a curve
 
 
 def follow(wanted: Cell) -> list[Row]:
-    """From a cold start: hits so far, and of late, at some counts of rows. A scan goes on for 1,000
-    of its iterations, the others for as many rows as that takes a scan by the model."""
+    """From a cold start: hits so far, and of late, at some counts of rows. A scan of the modelled
+    disk goes on for 1,000 of its iterations, the others for as many rows as that took."""
     course = Course(wanted)
     work = course.found.work
     scans = course.found.case.algorithm.disk == "scan"
@@ -64,22 +64,25 @@ def follow(wanted: Cell) -> list[Row]:
     return rows_found
 
 
-def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
+def cells(run: Run, limit: int | None) -> Iterator[tuple[Row, Cell]]:
+    """First the scan alone, without a limit; then all the others, for so many rows."""
     rows = run.pick(20_000, 2_000_000, PAPER_ROWS)
     memory = share_of(rows, 0.1) * run.pick(10, 1, 1)
     store = products(run.data, rows)
     iterations = run.pick(20, ITERATIONS, ITERATIONS)
     for device in (HDD, None):
         for algorithm in ("cmeshjoin", "chybridjoin", "sweepjoin", "memory"):
-            some = run.pick(20_000, 1_500_000, 75_000_000)
-            limit = None if algorithm == "cmeshjoin" and device is not None else some
+            if (limit is None) != (algorithm == "cmeshjoin" and device is not None):
+                continue
             found = cell(run, store, ZipfStream(rows, 1.0), algorithm, memory, device=device,
                          most_rows=iterations, timed_rows=limit, batch_rows=2_000)  # fmt: skip
             yield {"size": rows}, found
 
 
 def run_all(run: Run) -> Iterator[Row]:
-    yield from each(cells(run), lambda c: follow(c)[-MARKS - 1 :], _told)
+    scan = list(each(cells(run, None), lambda c: follow(c)[-MARKS - 1 :], _told))
+    yield from scan
+    yield from each(cells(run, scan[-1]["rows_in"]), lambda c: follow(c)[-MARKS - 1 :], _told)
 
 
 def _told(row: Row) -> str:

@@ -130,8 +130,8 @@ EXPERIMENT = Experiment(
     claim="Far ahead of INL on weather data for 1 to 10 % of memory",
     paper="a figure without numbers: 10 M x 10 M rows of 32 B, key 0 to 36000, 1-10 % of memory",
     method="A synthetic surrogate with as many rows and keys. Every output row is built. One "
-    "filling of the window to warm up, then most of another is timed; INL 3,000 rows each, a pool "
-    "of 0.9 of the memory. Memory counts all that is held. Pages of 16 kB for all.",
+    "filling of the window to warm up, then most of another is timed; INL about 3,000 rows "
+    "each, a pool of 0.9 of the memory. Memory counts all that is held. Pages of 16 kB for all.",
     minutes={"smoke": 0.1, "laptop": 2.1, "paper": 4},
     measure=run_all,
     judge=judge,

@@ -29,6 +29,7 @@ from .work import Case, with_params
 DEFAULT_BUFFER = 930_000  # bytes: MESHJOIN with a default buffer, section 4.3, the best for 20 MB
 SHARES = (0.0, 0.05, 0.14, 0.28, 0.5, 0.75, 0.9)
 BUFFERS = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 23)
+BLOCKS = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21)  # around the row that is looked up
 POOLS = (0.0, 0.4, 0.8)
 MOST_TIMES = 1 << 20  # of the least memory: beyond, more does not help
 
@@ -94,7 +95,7 @@ def _knobs(case: Case) -> list[tuple[str, Sequence[float]]]:
     knobs: list[tuple[str, Sequence[float]]] = []
     if algorithm.disk in ("scan", "seek") and params.read_bytes is None:
         page = case.master.max_page_bytes + 1024
-        sizes = BUFFERS if algorithm.disk == "scan" else [page * n for n in (1, 4, 16)]
+        sizes = BUFFERS if algorithm.disk == "scan" else BLOCKS
         if not (algorithm.disk == "scan" and case.master.mapped):
             knobs.append(("read_bytes", [max(page, size) for size in sizes]))
     if algorithm.front in ("groups", "pinned") and params.front_share is None:
