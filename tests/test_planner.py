@@ -115,6 +115,16 @@ def test_what_a_sample_showed_counts_more_than_the_law() -> None:
 # --- knobs ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["hybridjoin", "chybridjoin"])
+def test_small_pages_do_not_make_small_reads(name: str) -> None:
+    """What one read brings around a row is tuned in bytes, whatever the pages are."""
+    small = replace(READ, pages=8 * READ.pages, page_bytes=READ.page_bytes // 8,
+                    max_page_bytes=READ.max_page_bytes // 8)  # fmt: skip
+    tuned = [tune(case(name, master), HDD) for master in (small, READ)]
+    assert tuned[0].rate >= 0.95 * tuned[1].rate
+    assert tuned[0].split.read > 16 * small.max_page_bytes
+
+
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("machine", [HDD, HERE], ids=["hdd", "here"])
 def test_the_tuner_finds_what_a_grid_finds(name: str, machine: Machine) -> None:
