@@ -56,6 +56,37 @@ def sweep(pages: IntArray, gap: int) -> tuple[int, int]:
     return 1 + int(np.sum(~joined)), len(chosen) + int(np.sum(between[joined]))
 
 
+class Rolled:
+    """sweepjoin in parts: slots are filled, then the rows next in order of their page leave."""
+
+    def __init__(self, draws: Draws, page: IntArray, slots: int, parts: int) -> None:
+        self._draws, self._page, self._slots = draws, page, slots
+        self._size = slots // parts
+        self._waiting = np.sort(page[draws.take(slots)])
+        self._done = -1
+
+    def step(self) -> tuple[int, int, bool]:
+        """(pages, rows, whether a round ends here)"""
+        first = int(np.searchsorted(self._waiting, self._done, "right")) % len(self._waiting)
+        stop = min(len(self._waiting), first + self._size)
+        stop = int(np.searchsorted(self._waiting, self._waiting[stop - 1], "right"))
+        part, rest = self._waiting[first:stop], np.delete(self._waiting, slice(first, stop))
+        ends, self._done = stop == len(self._waiting), int(part[-1])
+        new = self._page[self._draws.take(self._slots - len(rest))]
+        self._waiting = np.sort(np.concatenate([rest, new]))
+        return len(np.unique(part)), len(part), ends
+
+    def pages_per_row(self, warm: int, counted: int) -> float:
+        """Over so many rounds."""
+        rounds = pages = rows = 0
+        while rounds < warm + counted:
+            read, left, ends = self.step()
+            if rounds >= warm:
+                pages, rows = pages + read, rows + left
+            rounds += ends
+        return pages / rows
+
+
 class Hybrid:
     """Hybridjoin's disk phase with all its slots full, the oldest row looked up.
 

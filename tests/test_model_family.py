@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import semistream as ss
 from semistream.errors import SpecError
-from semistream.model import family, planned, zipf
-from semistream.model.family import DiskWork, Setting, disk_work
+from semistream.model import family, planned, sweeps, zipf
+from semistream.model.family import disk_work
+from semistream.model.setting import DiskWork, Setting
 from tests import model_simulator as simulator
 from tests.fed_join import ROWS, FedJoin, make_store
 
@@ -40,15 +41,29 @@ def test_a_scan_by_hand() -> None:
 
 
 def test_a_sweep_that_needs_every_page_is_a_scan() -> None:
-    work = disk_work("sweepjoin", replace(SMALL, waiting=32_000, read_pages=100))
+    mapped = replace(SMALL, waiting=32_000, mapped=True)
+    work = disk_work("sweepjoin", replace(mapped, read_pages=100))
     assert work.pages == pytest.approx(100 / 32_000)
     assert work.reads == pytest.approx(1 / 32_000, rel=0.02)
     assert work.waits == pytest.approx(32_000 / 2)
-    cut = disk_work("sweepjoin", replace(SMALL, waiting=32_000, read_pages=25))
+    cut = disk_work("sweepjoin", replace(mapped, read_pages=25))
     assert cut.reads == pytest.approx(4 / 32_000, rel=0.02)
     # Behind a cache that answers half of the rows a 16th to a 32nd of the slots is free.
-    half = disk_work("sweepjoin", replace(SMALL, waiting=32_000, read_pages=100, cached=500))
+    half = disk_work("sweepjoin", replace(mapped, read_pages=100, cached=500))
     assert half.waits == pytest.approx((1 - 1.5 / 32) * 32_000 / 2 / 0.5)
+
+
+def test_a_sweep_in_parts_by_hand() -> None:
+    """If all slots were in use: 1 + 2 + .. + 7 parts' worth of new rows wait in 4 parts' room."""
+    full = replace(SMALL, waiting=8_000 / sweeps.ROLLED)
+    assert sweeps.rounds(full) == pytest.approx((14_000, 7))
+    assert disk_work("sweepjoin", full).pages == pytest.approx(100 / 14_000)
+    # Two pages are two parts: when one comes all its rows wait and half of the other's.
+    two = replace(full, pages=2)
+    assert sweeps.rounds(two) == pytest.approx((16_000 * 2 / 3, 2.0))
+    # Answers that are held until older rows have theirs: all at once.
+    whole = disk_work("sweepjoin", replace(full, in_order=True))
+    assert whole == disk_work("sweepjoin", replace(full, mapped=True))
 
 
 def test_a_lookup_by_hand() -> None:
@@ -120,11 +135,25 @@ def test_a_sweep_matches_simulation(ordered: bool, skew: float, gap: int) -> Non
     sweeps = [simulator.sweep(page[draws.take(filled)], gap) for _ in range(60)]
     reads, brought = np.mean(sweeps, axis=0)
     work = disk_work(
-        "sweepjoin", Setting(rows, pages, 1, waiting, skew, ordered, gap=gap, read_pages=pages)
+        "sweepjoin",
+        Setting(rows, pages, 1, waiting, skew, ordered, gap=gap, read_pages=pages, mapped=True),
     )
     noise = 4 * np.std(sweeps, axis=0) / np.sqrt(len(sweeps))
     assert work.pages * filled == pytest.approx(brought, rel=0.005, abs=noise[1])
     assert work.reads * filled == pytest.approx(reads, rel=0.02, abs=noise[0])
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("skew", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("slots", [1_000, 8_000])
+def test_a_sweep_in_parts_matches_simulation(ordered: bool, skew: float, slots: int) -> None:
+    rows, pages = 50_000, 500
+    draws = simulator.Draws(rows, skew, seed=5)
+    page = simulator.page_of_rank(rows, pages, ordered, draws.random)
+    seen = simulator.Rolled(draws, page, slots, sweeps.PARTS).pages_per_row(6, 12)
+    all_used = slots / sweeps.ROLLED  # the simulator has no bytes to wait for
+    work = disk_work("sweepjoin", Setting(rows, pages, 1, all_used, skew, ordered))
+    assert work.pages == pytest.approx(seen, rel=0.12 if ordered and skew == 1 else 0.04)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -233,7 +262,9 @@ ALONE = ss.Params(page_pool=1e-9)  # 0 would be tuned; this is less than a byte
 @pytest.mark.parametrize(
     ("fed", "warm", "rows", "within"),
     [
-        (("sweepjoin", NONE, 1.0, False, "pread"), 0, 60_000, 0.02),
+        (("sweepjoin", NONE, 0.0, False, "pread"), 60_000, 80_000, 0.04),
+        (("sweepjoin", NONE, 1.0, False, "pread"), 60_000, 80_000, 0.04),
+        (("sweepjoin", NONE, 1.0, True, "pread"), 60_000, 80_000, 0.08),
         (("sweepjoin", NONE, 1.0, True, "map"), 0, 60_000, 0.02),
         (("meshjoin", SCAN, 1.0, False, "pread"), 20_000, 30_000, 0.03),
         (("rmeshjoin", SCAN, 1.0, True, "map"), 20_000, 30_000, 0.03),
@@ -268,6 +299,7 @@ CACHE = ss.Params(front_share=0.3)
     ("fed", "warm", "rows"),
     [
         (("sweepjoin", CACHE, 1.0, False, "map"), 100_000, 100_000),
+        (("sweepjoin", CACHE, 1.0, False, "pread"), 100_000, 100_000),
         (("cmeshjoin", replace(SCAN, front_share=0.3), 1.0, False, "pread"), 60_000, 60_000),
         (("chybridjoin", replace(SEEK, front_share=0.3), 1.0, False, "pread"), 60_000, 60_000),
         (("chybridjoin", replace(SEEK, front_share=0.3), 1.0, False, "map"), 60_000, 60_000),

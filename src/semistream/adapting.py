@@ -82,8 +82,9 @@ class Adapting:
         self._decide(Period(*(a - b for a, b in parts)))
 
     def _complete(self) -> bool:
-        """Whether a step has just ended, of a scan the last one of a round. Elsewhere a period
-        would have hits without the misses that came with them, or one seek more than others."""
+        """Whether a step has just ended, of a scan or of a sweep in parts the last one of a round.
+        Elsewhere a period would have hits without the misses that came with them, or one seek more
+        than others."""
         steps, before = self._engine.steps, self._position
         stepped, self._steps = steps > self._steps, steps
         self._position = self._engine.phase.position if self._engine.phase is not None else 0

@@ -70,7 +70,7 @@ class Assembly:
             parts = Parts(
                 question.master, self.front, backlog, self.output, ledger, question.params,
                 self.split.read, self.split.pool, self.split.front // COLLECT, pinned, pinned_pages,
-                question.shed,
+                question.shed, self.order is not None,
             )  # fmt: skip
             self.phase = kind(parts)
         self._built = True

@@ -258,5 +258,9 @@ class Engine(Assembly):
         while self.input:
             yield from self.intake()
         while self.phase is not None and len(self.phase.parts.backlog):
-            yield from self.step()
+            self.phase.ending = True
+            try:
+                yield from self.step()
+            finally:
+                self.phase.ending = False
             self.between()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .model import planned
-from .model.family import swept
+from .model.sweeps import swept
 
 GUESSES = 3.0  # pieces per read of a scan that does not know how many rows will miss: 1 to 7
 PIECES = 64  # that are looked at one by one
@@ -35,6 +35,7 @@ class Rhythm:
     misses: float  # share of rows that the front stage does not answer
     reads: float = 0.0  # per stream row
     at_once: float = 0.0  # share of rows that ssij's cached pages answer
+    part_rows: float = 0.0  # that a step of a sweep in parts answers; 0: all that wait
 
     @cached_property
     def steps(self) -> float:
@@ -55,6 +56,8 @@ class Rhythm:
             return self.slots / 4 + read / 2 if self.mapped else read
         if self.kind == "plan":
             return planned.FILL / 2 * self.slots
+        if self.part_rows:
+            return self.part_rows
         return self.slots * (swept(self.misses) if self.kind == "sweep" else 1.0)
 
     @property
@@ -74,7 +77,8 @@ class Rhythm:
         # rows only by the thousand, so that few of the last ones leave again.)
         least = {"lookup": 1.0, "plan": self.slots / 20}.get(self.kind, self.slots / 16)
         misses = self.misses * (1 - self.at_once)
-        freed = self.slots if self.kind == "sweep" else self._freed  # all, those still free too
+        whole = self.kind == "sweep" and not self.part_rows
+        freed = self.slots if whole else self._freed  # all, those still free too
         free, left, rows = 0.0, batch, 0.0
         for _ in range(PIECES):
             if free < least:  # one step, or as many as it takes

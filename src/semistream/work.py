@@ -15,7 +15,9 @@ from functools import lru_cache
 import numpy as np
 
 from .model import planned, zipf
-from .model.family import DiskWork, Setting, disk_work, swept
+from .model.family import disk_work
+from .model.setting import DiskWork, Setting
+from .model.sweeps import rounds, swept
 from .plan import (
     ASLEEP,
     AWAKE,
@@ -83,7 +85,8 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
     slots = waiting_rows(limit, widest, linked, _width(stream))
     misses = 1 - hits
     usable = _in_use(case, split, slots, guesses=cached > 0)
-    disk = _disk(case, split, cached, misses, usable, gap_bytes)
+    setting = _setting(case, split, cached, usable, gap_bytes)
+    disk = _disk(case, split, setting, misses)
     if misses > 0:
         disk = _per_missed_row(case, disk, cached, misses)
     rhythm = Rhythm(
@@ -95,6 +98,7 @@ def work_of(case: Case, split: Split, gap_bytes: float = 0.0) -> Work:
         misses=misses,
         reads=disk.reads,
         at_once=_answered_at_once(case, split, slots) if algorithm.disk == "plan" else 0.0,
+        part_rows=_part_rows(case, setting),
     )
     steps = rhythm.steps
     if master.mapped:
@@ -153,34 +157,43 @@ def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool
     return 1 - zipf.expected_distinct(together, rows, skew) / together < AWAKE
 
 
-def _disk(
-    case: Case, split: Split, cached: float, misses: float, slots: float, gap_bytes: float
-) -> DiskWork:
+def _disk(case: Case, split: Split, setting: Setting, misses: float) -> DiskWork:
+    if case.master.by_key and case.algorithm.disk in ("sweep", "lookup"):
+        return _fetched(case, split, setting.cached, misses, setting.waiting)
+    return _disk_work(case.algorithm.name, setting)
+
+
+def _setting(case: Case, split: Split, cached: float, slots: float, gap_bytes: float) -> Setting:
     master = case.master
-    if master.by_key and case.algorithm.disk in ("sweep", "lookup"):
-        return _fetched(case, split, cached, misses, slots)
     # Where pages overlap, the one that is looked up answers its own key and no other.
     alone = case.algorithm.disk == "seek" and master.overlapping
     pages = max(1, master.rows if alone else master.pages)
     page = max(1, master.page_bytes)
     gap = 0.0 if master.mapped else math.ceil(gap_bytes / page) - 1
-    return _disk_work(
-        case.algorithm.name,
-        Setting(
-            rows=max(1, master.rows, pages),
-            pages=pages,
-            page_bytes=page,
-            waiting=slots,
-            skew=case.workload.skew,
-            ordered=case.workload.ordered,
-            cached=cached,
-            read_pages=1.0 if alone else max(1.0, split.read // max(page, master.max_page_bytes)),
-            gap=max(0.0, gap),
-            pool_pages=split.pool / page,
-            release=case.params.release,
-            mapped=master.mapped,
-        ),
+    return Setting(
+        rows=max(1, master.rows, pages),
+        pages=pages,
+        page_bytes=page,
+        waiting=slots,
+        skew=case.workload.skew,
+        ordered=case.workload.ordered,
+        cached=cached,
+        read_pages=1.0 if alone else max(1.0, split.read // max(page, master.max_page_bytes)),
+        gap=max(0.0, gap),
+        pool_pages=split.pool / page,
+        release=case.params.release,
+        mapped=master.mapped,
+        in_order=case.ordered,
     )
+
+
+def _part_rows(case: Case, setting: Setting) -> float:
+    """Rows that one step of a sweep in parts answers; 0 where it answers all."""
+    sweeps = case.algorithm.disk == "sweep" and not case.master.by_key
+    if not sweeps or not setting.in_parts or setting.missed <= 0:
+        return 0.0
+    rows, parts = rounds(setting)
+    return rows / parts
 
 
 def _fetched(case: Case, split: Split, cached: float, misses: float, slots: float) -> DiskWork:

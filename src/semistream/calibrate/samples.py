@@ -27,7 +27,7 @@ from ..master import Master, Pages, Store
 from ..master.facts import facts
 from ..master.wrapped import WrappedMaster
 from ..model import zipf
-from ..model.family import DiskWork
+from ..model.setting import DiskWork
 from ..predict import Operation, operations
 from ..spec import ALGORITHMS, Params, Workload
 from ..stats import Stats

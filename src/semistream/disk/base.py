@@ -38,11 +38,13 @@ class Parts:
     pinned: Pages | None = None  # xhybridjoin: pages that are asked in every step
     pinned_pages: int = 0
     steady: bool = False  # True: the number of slots for waiting rows must not change
+    in_order: bool = False  # True: answers are held until all older rows have theirs
 
 
 class DiskPhase(ABC):
     linked = False  # True: waiting rows are found by their code
     waits = True  # False: rows are answered in the call that brings them
+    ending = False  # True: no rows come before all that wait are answered
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -50,7 +52,7 @@ class DiskPhase(ABC):
 
     @property
     def position(self) -> int:
-        """The page to go on from where it goes round and round, else 0."""
+        """How far it has come where it goes round and round, else 0."""
         return 0
 
     def room(self) -> int:
@@ -95,6 +97,7 @@ class DiskPhase(ABC):
     def reset(self) -> None:
         """Forget all waiting rows."""
         self.parts.backlog.clear()
+        self.ending = False
 
     # What another division of memory needs beyond what a snapshot does.
     def trim(self, pool_bytes: int) -> None:

@@ -33,6 +33,8 @@ COPIES = 3  # of a row while it is fetched: as it came, as bytes, as columns
 
 
 class Fetch(Sweep):
+    goes_round = False
+
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         info = parts.master.describe()

@@ -43,7 +43,7 @@ NO_OWNERS = np.zeros(0, np.int32)
 
 class Seek(Sweep):
     linked = True
-    borrows = False
+    borrows = goes_round = False
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

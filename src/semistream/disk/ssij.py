@@ -35,7 +35,7 @@ OLD = 8  # a row is over age when so many times the buffer's rows came after it
 
 
 class PagePlan(Sweep):
-    borrows = False
+    borrows = goes_round = False
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

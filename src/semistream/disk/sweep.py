@@ -1,4 +1,4 @@
-"""sweepjoin's disk phase: one ordered sweep over just the pages that waiting rows need.
+"""sweepjoin's disk phase: ordered sweeps over just the pages that waiting rows need.
 
     waiting codes ──sort──> index: page range of each ──> needed pages, in file order
                                                              │ adjacent reads merged
@@ -8,11 +8,17 @@ When most pages are needed this is a sequential scan, when few are it is an inde
 are shared and in order. Where the master is mapped, all pages are one block and nothing is copied.
 Otherwise blocks are read one after another; a key whose rows go on into the next block remembers
 where it stopped (`resume`), so a failed read loses nothing and repeats nothing.
+
+Where pages are read, a step takes the next part of the waiting rows in the order of their keys, and
+goes round: the slots of that part are used again before the others' pages come, so that one round
+answers nearly two rows per slot. Where new rows always come just ahead, a round would never end: a
+row that has waited for long has the next step answer everything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +27,17 @@ from numpy.typing import NDArray
 from ..kernels import search
 from ..master import Pages
 from ..master.finding import page_blocks
+from ..model.sweeps import PARTS
 from .base import DiskPhase, Parts
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
+LATE = 3  # times the slots: when so many rows came after one, it is over age. A round has 1.7
 
 
 class Sweep(DiskPhase):
     borrows = True  # the front stage's memory while that sleeps
+    goes_round = True  # where pages are read: part after part
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -36,6 +45,15 @@ class Sweep(DiskPhase):
         self._borrows = self.borrows and not parts.steady
         parts.front.patient = self._borrows
         self._view = parts.master.view(self.columns)
+        self._done: int | None = None  # codes up to this one had their turn; None: a round begins
+        self._parts_done = self._part_rows = 0  # of this round
+        self._watch()
+
+    def _watch(self) -> None:
+        """Parts are answered in the order of keys: only a round shows all of them, and a part
+        without the hottest ones would send the front stage to sleep."""
+        if self.goes_round and self._view is None:
+            self.parts.front.watch_at_least(2 * self.parts.backlog.capacity)
 
     def room(self) -> int:
         """A backlog that is all but full is swept first: many small pieces would cost more."""
@@ -43,15 +61,65 @@ class Sweep(DiskPhase):
         return backlog.free_rows if 16 * backlog.free_rows >= backlog.capacity else 0
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """Answer everything that waits."""
+        """Answer the next part of what waits, or everything."""
         backlog = self.parts.backlog
         if len(backlog) == 0:
             return
-        yield from self._answer(*self._sorted(backlog.slots()))
+        slots, codes = self._sorted(backlog.slots())
+        part, done = slice(0, len(codes)), None
+        if not self._all_at_once():
+            part, done = self._part(codes)
+        yield from self._answer(slots[part], codes[part])
+        self._done, self._parts_done = done, 0 if done is None else self._parts_done + 1
         self._settle()
 
+    @property
+    def position(self) -> int:
+        return self._parts_done
+
+    def reset(self) -> None:
+        super().reset()
+        self._done, self._parts_done = None, 0
+
+    def state(self) -> dict[str, Any]:
+        return {} if self._done is None else {"done": self._done}
+
+    def restore(self, state: dict[str, Any], slots: I32, ages: I64) -> None:
+        self._done = state.get("done")
+
+    def _all_at_once(self) -> bool:
+        """Where nothing is read or no more rows come, where answers are held until all older rows
+        have theirs, where rows are shed by step, where one is over age, and where memory is to
+        change hands, for which nobody may wait."""
+        parts, front, backlog = self.parts, self.parts.front, self.parts.backlog
+        if self._view is not None or self.ending or parts.in_order or parts.steady:
+            return True
+        oldest = backlog.ticket[backlog.slots()].min()
+        lends = front.wants_to_wake or backlog.limit != self._own_bytes + front.spare
+        late = oldest < backlog.arrivals - LATE * backlog.capacity
+        return bool(late or (self._borrows and lends))
+
+    def _part(self, codes: I64) -> tuple[slice, int | None]:
+        """Of sorted codes, those that come next: one in PARTS of the most that waited in this
+        round, and whatever else the last page answers. Also the code up to which that goes, None
+        where a round ends."""
+        master = self.parts.master
+        first = len(codes)
+        if self._done is not None:
+            first = int(np.searchsorted(codes, self._done, "right"))
+        if first == len(codes):  # a round begins
+            first = self._part_rows = 0
+        self._part_rows = max(self._part_rows, -(-len(codes) // PARTS))
+        stop = min(len(codes), first + self._part_rows)
+        done = int(codes[stop - 1])
+        if len(master.runs) <= 2:  # a page of a newer run may span all keys
+            low, high = master.seek(codes[stop - 1 : stop])
+            done = max(done, int(master.last[high[0] - 1])) if low[0] < high[0] else done
+        stop = int(np.searchsorted(codes, done, "right"))
+        return slice(first, stop), None if stop == len(codes) else done
+
     def _settle(self) -> None:
-        """Nobody waits now: borrow a sleeping front stage's memory, or give it back."""
+        """If nobody waits now: borrow a sleeping front stage's memory, or give it back."""
         front, backlog = self.parts.front, self.parts.backlog
         if len(backlog) or not self._borrows:
             return
@@ -60,6 +128,7 @@ class Sweep(DiskPhase):
             front.clear()
         elif backlog.limit != self._own_bytes + front.spare:
             backlog.resize(self._own_bytes + front.spare)
+        self._watch()
 
     def make_room(self, rows: int, size: int) -> None:
         """For the rows of a snapshot, which may have been taken while memory was borrowed."""
@@ -115,23 +184,29 @@ class Sweep(DiskPhase):
         """Read the needed pages in order, a block at a time; each block answers the rows whose page
         range meets it."""
         master, ledger = self.parts.master, self.parts.ledger
+        # After a failed read a row may go on at a later page than another with a larger code.
+        in_order = bool((np.diff(low) >= 0).all() and (np.diff(high) >= 0).all())
         for numbers in page_blocks(master, low, high, self.parts.read_bytes):
-            a = int(np.searchsorted(high, numbers[0], "right"))
-            b = int(np.searchsorted(low, numbers[-1], "right"))
+            mine: slice | I64 = slice(
+                int(np.searchsorted(high, numbers[0], "right")),
+                int(np.searchsorted(low, numbers[-1], "right")),
+            )
+            if not in_order:
+                mine = np.flatnonzero((low <= numbers[-1]) & (high > numbers[0]))
             ledger.set("read", int(master.page_bytes(numbers).sum()))
             pages = master.read(numbers, self.columns)
             ledger.set("read", pages.allocated)
-            here_low = np.searchsorted(numbers, low[a:b], "left").astype(np.int32)
-            here_high = np.searchsorted(numbers, high[a:b], "left").astype(np.int32)
+            here_low = np.searchsorted(numbers, low[mine], "left").astype(np.int32)
+            here_high = np.searchsorted(numbers, high[mine], "left").astype(np.int32)
             yield from self._block(
                 pages,
                 int(numbers[0]),
                 int(numbers[-1]) + 1,
-                slots[a:b],
-                codes[a:b],
+                slots[mine],
+                codes[mine],
                 here_low,
                 here_high,
-                (begin[a:b], low[a:b], high[a:b]),
+                (begin[mine], low[mine], high[mine]),
             )
             del pages
             ledger.set("read", 0)

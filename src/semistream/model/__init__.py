@@ -4,6 +4,7 @@
     mesh, hybrid, cached    the published equations, one function each, and corrected ones beside
     renewal                 rows per read of hybridjoin's family
     planned                 pages that ssij reads
+    sweeps                  sweepjoin, all at once and in parts
     family                  disk work per stream row, for every algorithm
 
 Nothing here reads a file or knows Arrow. docs/model.md joins the papers' symbols to words, and says

@@ -3,7 +3,8 @@
 No paper prints these. They describe the disk phases of this package (docs/algorithms.md) with all
 slots for waiting rows in use, on a stream that is Zipf-distributed over the rows of the master:
 
-    sweep    all waiting rows are answered at once, each needed page is read once
+    sweep    all waiting rows are answered at once, each needed page is read once; where pages are
+             read rather than mapped part after part of them, see `semistream.model.sweeps`
     scan     a slot is used once per cycle over the master; up to twice with release="match"
     seek     one read answers what the renewal law says, see `semistream.model.renewal`
     lookup   a row is a read, unless its page is the last one or in the pool (Che's approximation)
@@ -16,13 +17,15 @@ pages, popular or not. Rows whose key the master lacks are not considered.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from semistream.errors import SpecError
 from semistream.model import planned, renewal, zipf
-from semistream.model.numbers import as_floats, require_at_least, require_skew
+from semistream.model.numbers import as_floats
+from semistream.model.setting import DiskWork, Setting
+from semistream.model.sweeps import sweep_work
 
 SOUGHT = {False: 0.88, True: 0.82}
 """Slots in use at a lookup, by whether the master is mapped: 0.86 to 0.92 and 0.77 to 0.87 measured
@@ -35,56 +38,6 @@ MATCHED = 0.84
 GUESSED = 15 / 16
 """A scan behind a front stage keeps a 16th of its slots for more misses than it expects: 0.90 to
 0.96 measured."""
-
-
-@dataclass(frozen=True)
-class DiskWork:
-    """Work of the disk phase per row of the stream, rows that the front stage answers included."""
-
-    reads: float  # separate requests
-    pages: float  # pages brought
-    bytes: float  # bytes brought
-    master_rows: float  # master rows probed against waiting rows; 0 where pages are searched
-    waits: float  # stream rows that come while an average row of the disk phase waits
-    jumps: float  # of the reads, those that do not begin where the one before ended
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A master, a stream and the sizes of a join, as plain numbers."""
-
-    rows: float  # of the master
-    pages: float  # of the master
-    page_bytes: float
-    waiting: float  # slots for waiting rows
-    skew: float = 1.0  # Zipf exponent of the stream
-    ordered: bool = False  # whether pages lie in the order of popularity
-    cached: float = 0.0  # keys that the front stage answers
-    read_pages: float = 1.0  # pages of one read: a scan's, a block's, the most of a sweep's
-    gap: float = 0.0  # unneeded pages a sweep reads along to join two reads
-    pool_pages: float = 0.0  # pages that inlj or ssij keep
-    release: str = "cycle"  # scans: a row leaves after a whole cycle, or at its match
-    mapped: bool = False  # whether pages are mapped rather than read
-
-    def __post_init__(self) -> None:
-        require_skew(self.skew)
-        for name in ("rows", "pages", "waiting", "read_pages"):
-            require_at_least(name, getattr(self, name), 1)
-        for name in ("page_bytes", "cached", "gap", "pool_pages"):
-            require_at_least(name, getattr(self, name), 0)
-        if self.pages > self.rows:
-            raise SpecError(
-                f"pages is {self.pages:g} for rows {self.rows:g}; a page has at least one row"
-            )
-
-    @property
-    def missed(self) -> float:
-        """The share of the stream that the front stage leaves to the disk phase."""
-        return max(0.0, 1 - zipf.share(self.cached, self.rows, self.skew))
-
-    @property
-    def page_rows(self) -> float:
-        return self.rows / self.pages
 
 
 def disk_work(algorithm: str, setting: Setting) -> DiskWork:
@@ -107,24 +60,6 @@ def disk_work(algorithm: str, setting: Setting) -> DiskWork:
 
 
 # --- the disk phases --------------------------------------------------------------------------
-
-
-def sweep_work(setting: Setting) -> DiskWork:
-    """sweepjoin: one ordered sweep over the pages that the waiting rows need."""
-    filled = swept(setting.missed) * setting.waiting
-    reads, pages = _sweep(setting, filled)
-    # A run of pages is cut where one read is full.
-    runs = reads
-    reads += max(0.0, pages / setting.read_pages - 1) * max(0.0, 1 - reads / max(pages, 1e-9))
-    each = setting.missed / filled
-    return DiskWork(
-        reads=reads * each,
-        pages=pages * each,
-        bytes=pages * each * setting.page_bytes,
-        master_rows=0.0,
-        waits=filled / 2 / setting.missed,
-        jumps=runs * each,
-    )
 
 
 def scan_work(setting: Setting, guesses: bool = False) -> DiskWork:
@@ -227,32 +162,7 @@ _FAMILY: Mapping[str, tuple[Callable[[Setting], DiskWork], bool]] = {
 }
 
 
-def swept(missed: float) -> float:
-    """Slots in use when a sweep comes: all where all rows miss. Else pieces become smaller by what
-    each leaves free, and it comes when less than a 16th is: between that and (1 - missed)/16."""
-    return 1.0 if missed >= 1 else 1 - (2 - missed) / 32
-
-
 # --- parts --------------------------------------------------------------------------------------
-
-
-def _sweep(setting: Setting, filled: float) -> tuple[float, float]:
-    """(separate reads, pages read) of one sweep for so many waiting rows."""
-    master = (setting.rows, setting.pages, setting.skew)
-    if not setting.ordered:
-        needed = zipf.expected_pages(filled, *master, False, setting.cached)
-        return zipf.expected_reads(needed, setting.pages, setting.gap)
-    # In the order of popularity neighbours are needed alike: a read begins at a needed page after
-    # more than `gap` others, and a gap of j pages is read along between two needed ones.
-    counts, shares = zipf.page_shares(*master, setting.cached)
-    chance = zipf.seen(as_floats(filled), shares)
-    others = 1 - chance
-    begins = np.sum(counts * chance * others ** (setting.gap + 1))
-    begins += 1 - others[0] ** (setting.gap + 1)  # the first has nothing before it
-    lengths = np.arange(1, setting.gap + 1)
-    along = np.sum(lengths[:, None] * others ** lengths[:, None], axis=0)
-    pages = np.sum(counts * (chance + chance**2 * along))
-    return max(1.0, float(begins)), float(pages)
 
 
 def _uses_of_a_slot(setting: Setting) -> float:

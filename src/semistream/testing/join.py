@@ -11,6 +11,7 @@ from ..adapt import Pace
 from ..errors import StateError
 from ..join import SemiStreamJoin
 from ..master import Master, open_master
+from ..model.sweeps import PARTS
 from ..spec import Params, join_type
 from ..stats import Stats
 from .rows import On, assert_same_rows, name_pairs, oracle, rebatch
@@ -161,6 +162,8 @@ class _JoinCheck:
         """Every waiting row is answered within one pass over the master, or, where rows are looked
         up one by one, a row at least in every step."""
         most = self.join.master.describe().pages + 2
+        if self.join.algorithm.disk == "sweep":  # the rest of a round and another one
+            most += 2 * PARTS
         if self.join.algorithm.disk == "seek":
             most += 2 * self.join.stats.waiting
         before = self.join.stats.steps
