@@ -151,9 +151,13 @@ def _plain(value: Any) -> Any:
 
 
 def _commit() -> str | None:
-    """The commit that ran, with `-dirty` when the files differ from it; None outside a checkout."""
-    found = _output(["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"])
-    return found.strip() or None
+    """The commit that ran, with `-dirty` when files other than documents differ from it: results
+    are written among these. None outside a checkout."""
+    found = _output(["git", "rev-parse", "HEAD"]).split()
+    changed = _output(
+        ["git", "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/docs"]
+    )
+    return found[0] + ("-dirty" if changed.strip() else "") if found else None
 
 
 def _versions() -> dict[str, str | None]:

@@ -11,8 +11,9 @@ import semistream as ss
 from benchmarks.laws_buffer import DISK, budget_for, in_pages
 from benchmarks.laws_cell import STREAM_ROW
 from experiments.base import Row, Run, where
+from experiments.cells import HERE, Cell, cell
 from experiments.charts import GREY
-from experiments.measure import HERE, Cell, cell, measure
+from experiments.measure import measure
 from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU, Device
 from semistream.master.facts import facts

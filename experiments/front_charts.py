@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.base import Row, values, where
+from experiments.cells import HDD, MEASURED, PAPER
 from experiments.charts import GREY, Figure, axes, curve, finished, marks, panels, published
 from experiments.front_stage import of_part, ratios
-from experiments.measure import HDD, MEASURED, PAPER
 
 RATE = "stream rows per second"
 X_LABELS = {

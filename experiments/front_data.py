@@ -9,8 +9,8 @@ from pathlib import Path
 
 from experiments import flights, journey, tpch, weather
 from experiments.base import Row, Run
+from experiments.cells import Cell
 from experiments.front_stage import Line, devices, known_of, on_device
-from experiments.measure import Cell
 from experiments.streams import Stream
 
 DATA_SHARES = (0.02, 0.1)

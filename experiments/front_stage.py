@@ -9,8 +9,8 @@ from typing import Any
 
 import semistream as ss
 from experiments.base import Row, Run, span, where
+from experiments.cells import HDD, PAPER, Cell, cell, tuned
 from experiments.masters import products_for, share_of
-from experiments.measure import HDD, PAPER, Cell, cell, tuned
 from experiments.streams import Stream, ZipfStream
 from semistream.master.facts import facts
 from semistream.model import cached

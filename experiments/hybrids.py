@@ -15,8 +15,9 @@ from typing import Any
 
 import semistream as ss
 from experiments.base import Row, Run
+from experiments.cells import HDD, PAPER, Cell, cell, opened, planned
 from experiments.masters import products
-from experiments.measure import HDD, PAPER, Cell, cell, measure, opened, planned
+from experiments.measure import measure
 from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU, Device
 from semistream.master.facts import facts
@@ -63,10 +64,8 @@ class Named:
 def usual(run: Run, store: Path, stream: ZipfStream, name: str, memory: int, **more: Any) -> Named:
     """One of the family with tuned knobs."""
     length: dict[str, Any] = {"windows": WINDOWS, "segments": 6, "most_rows": 3_000_000}
-    if name == "sweepjoin":  # a segment is a sweep, which takes many rows
-        length = {"windows": 2, "segments": 2}
-    if name in ("meshjoin", "rmeshjoin"):
-        length = {"windows": 1, "segments": 4}
+    if name == "sweepjoin":  # a segment is a round, which takes many rows
+        length = {"windows": 3, "segments": 3}
     if name == "memory":
         length = {"most_rows": 200_000, "segments": 4}
     if more.get("device", HDD) is None:

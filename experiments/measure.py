@@ -8,72 +8,38 @@
 
 A measurement is cut into segments that end with a step of the disk phase. The rate is that of all
 of them together; the interval is the 95 % interval of the mean of the segments' rates (Student's
-t). docs/measurement.md says how this compares with the papers' methods.
+t). Rows leave a scan in waves that come back with every cycle, so that on a modelled disk whole
+cycles are timed, in quarters, and a quarter is compared with the same ones of the other cycles.
+docs/measurement.md says how this compares with the papers' methods.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import semistream as ss
 from benchmarks.prediction_setup import rows_until_steady, through_a_map
-from experiments.base import Row, Run
-from experiments.streams import Stream, known
-from semistream.device import DEVICES, PAPER_CPU, Device
+from experiments.base import Row
+from experiments.cells import HERE, MEASURED, PAPER, Cell, machine_of, opened, planned
+from semistream.device import PAPER_CPU
 from semistream.errors import BudgetError
-from semistream.machine import DEFAULT_MACHINE, Machine, this_machine
-from semistream.master import Master
-from semistream.master.facts import facts
 from semistream.master.modelled import DeviceUse, ModelledMaster
-from semistream.predict import Prediction, predict
-from semistream.spec import ALGORITHMS
+from semistream.predict import predict
 from semistream.stats import Stats, cpu_seconds
 from semistream.testing import ManualClock
-from semistream.tuner import tune
-from semistream.work import Case, with_params
 
-HDD = DEVICES["hdd-7200"]
-HERE = "this machine"
-PAPER, MEASURED = "paper-era CPU", "this CPU"
 LEARNING = 3  # times as long a warm-up for joins that learn
-TOUCHED = 256  # pages that are read together before the clock runs
-BATCH, LOOKUP_BATCH, LEAST_BATCH, REAL_BATCH = 2_000, 500, 100, 20_000
-TIMED_WINDOWS = {"sweep": 8, "scan": 1.5, "seek": 3, "plan": 4, "lookup": 0, "none": 0}
-TUNED = ss.Params(sketch=False)  # all knobs open
+TIMED_WINDOWS = {"sweep": 8, "scan": 2, "seek": 3, "plan": 4, "lookup": 0, "none": 0}
+QUARTERS = 4  # segments of a cycle
 T_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 1 .. 10 degrees
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is measured. Knobs that `params` leaves open are tuned for the device by the model."""
-
-    store: Path
-    stream: Stream
-    algorithm: str
-    memory: int  # bytes; the algorithm `memory` takes what it needs
-    device: Device | None = HDD  # None: this machine's own
-    params: ss.Params = TUNED
-    how: str = "inner"
-    columns: tuple[str, ...] | None = None  # of the master, in the output; None: all
-    batch_rows: int | None = None
-    warm_rows: int | None = None  # None: until the model says that the state is steady
-    timed_rows: int | None = None  # this machine: at least
-    windows: float | None = None  # that are timed, of waiting rows; None: by the disk phase
-    most_rows: int = 2_000_000  # of the warm-up, and of what is timed
-    seconds: float = 0.8  # this machine: of the warm-up, and of what is timed, at most about
-    segments: int = 8
-    misses: int = 4_000  # that are counted at least
-    io: str = "map"  # this machine: map | pread
-    seed: int = 1
 
 
 @dataclass(frozen=True)
@@ -99,13 +65,6 @@ def measure(cell: Cell, begin: Callable[[Cell], Course] | None = None) -> list[R
         return [_row(course, points, cpu) for cpu in course.processors]
     finally:
         course.close()
-
-
-def cell(run: Run, store: Path, stream: Stream, algorithm: str, memory: int, **more: Any) -> Cell:
-    """A cell of this run: its seed, and at smoke scale just enough rows to see that it works."""
-    if run.scale == "smoke":
-        more = {"most_rows": 15_000, "seconds": 0.02, "segments": 2, "misses": 200, **more}
-    return Cell(store, stream, algorithm, memory, seed=run.seed, **more)
 
 
 class Course:
@@ -181,7 +140,14 @@ class Course:
 
     def time(self) -> list[Point]:
         """What there was after each segment, and before the first."""
-        cell, points = self.cell, [self.point()]
+        return [self.point(), *(self.point() for _ in self.segments())]
+
+    def segments(self) -> Iterator[None]:
+        """Push rows, and come back at the end of each segment."""
+        cell = self.cell
+        if self.phases > 1:
+            yield from self._quarters()
+            return
         rows = (cell.timed_rows or self._timed_rows()) / cell.segments
         for _ in range(cell.segments):
             if cell.device is None:
@@ -189,14 +155,41 @@ class Course:
                 self._to_the_end_of_a_step(least / cell.segments, cell.seconds / cell.segments)
             else:
                 self._to_the_end_of_a_step(rows, 0.0)
-            points.append(self.point())
-        return points
+            yield
+
+    @property
+    def phases(self) -> int:
+        """Segments after which the first one's wave is back."""
+        scans = self.found.case.algorithm.disk == "scan" and self.cell.device is not None
+        return QUARTERS if scans and not self.cell.timed_rows else 1
+
+    def _quarters(self) -> Iterator[None]:
+        """Whole cycles, as many as `most_rows` allows, at least one. A front stage that knows all
+        keys makes no step ever, so that rows end a quarter as well."""
+        work, pages = self.found.work, self.master.describe().pages
+        cycle = work.waiting / max(1e-3, work.misses)
+        cycles = max(1, min(self.cell.cycles, int(self.cell.most_rows / cycle)))
+        enough = max(4 * cycle, self.cell.most_rows / cycles) / QUARTERS
+        begin = self.join.stats.pages_read
+        for i in range(1, QUARTERS * cycles + 1):
+            end, first = begin + i * pages / QUARTERS, self.join.stats.rows_in
+            while self.join.stats.pages_read < end and self.join.stats.rows_in < first + enough:
+                self.go()
+            yield
 
     def _timed_rows(self) -> float:
         work, disk = self.found.work, self.found.case.algorithm.disk
         misses = max(1e-3, work.misses)
         windows = (self.cell.windows or TIMED_WINDOWS[disk]) * work.waiting / misses
         return min(self.cell.most_rows, max(windows, self.cell.misses / misses))
+
+    @property
+    def _round_over(self) -> bool:
+        """Whether a sweep in parts has just ended a round: its parts are not all alike. On this
+        machine a batch may have several of them, and the clock decides."""
+        engine = self.join._engine
+        sweeps = self.found.case.algorithm.disk == "sweep" and self.cell.device is not None
+        return not sweeps or engine is None or engine.phase is None or engine.phase.position == 0
 
     def _to_the_end_of_a_step(self, rows: float, seconds: float) -> None:
         """Push until so many rows and seconds have passed, and the last batch made a step."""
@@ -207,7 +200,8 @@ class Course:
             self.go()
             now = self.join.stats
             came = now.rows_in - first.rows_in  # a front stage with all keys makes no step ever
-            made = not steps or now.steps > before or came >= max(4 * rows, self.cell.most_rows)
+            made = not steps or (now.steps > before and self._round_over)
+            made = made or came >= max(4 * rows, self.cell.most_rows)
             if made and came >= rows and self.busy - begin >= seconds:
                 return
 
@@ -218,61 +212,6 @@ class Course:
     def close(self) -> None:
         self.join.close()
         self.master.close()
-
-
-def opened(cell: Cell, clock: ManualClock) -> Master:
-    """The master as the cell sees it. On this machine all its pages are touched first, so that none
-    is read from disk, or checked for the first time, while the clock runs."""
-    if cell.device is not None:
-        return ModelledMaster(ss.Store.open(cell.store, io="map"), cell.device, clock)
-    store = ss.Store.open(cell.store, io=cell.io)
-    info = store.describe()
-    if store.mapped:
-        store.touch(np.ones(info.pages, np.bool_))
-    for first in () if store.mapped else range(0, info.pages, TOUCHED):
-        store.read(np.arange(first, min(info.pages, first + TOUCHED)), info.key)
-    return store
-
-
-def machine_of(cell: Cell, cpu: str = PAPER) -> Machine:
-    """What the model should know for this cell. On a modelled disk the costs of operations do not
-    depend on whether this machine was calibrated, nor do the knobs and the reads."""
-    if cell.device is None:
-        return this_machine()
-    if cpu == PAPER:
-        return Machine(device=cell.device, cpu=PAPER_CPU)
-    return replace(DEFAULT_MACHINE, device=cell.device)
-
-
-def planned(cell: Cell, master: Master) -> Prediction:
-    """The knobs that the model proposes, and what it predicts of them."""
-    algorithm, known_master = ALGORITHMS[cell.algorithm], facts(master)
-    usual = REAL_BATCH if cell.device is None else BATCH
-    slow = cell.device is not None and algorithm.disk == "lookup"  # a seek for each row
-    rows = cell.batch_rows or (LOOKUP_BATCH if slow else usual)
-    stream = known(cell.stream, cell.seed, rows, known_master.rows)
-    shown = None if cell.columns is None else len(cell.columns)
-    memory = cell.memory
-    if algorithm.name == "memory":
-        memory = 8 * known_master.bytes + (64 << 20)
-    case = Case(algorithm, known_master, stream, memory, cell.params, shown)
-    found = tuned(case, cell)
-    if cell.device is None or cell.batch_rows is not None or algorithm.disk in ("lookup", "none"):
-        return found
-    # Few rows wait where memory is scarce: a batch must not be a whole segment.
-    fewer = int(min(rows, max(LEAST_BATCH, found.work.waiting / cell.segments)))
-    return tuned(replace(case, workload=replace(stream, batch_rows=fewer)), cell)
-
-
-def tuned(case: Case, cell: Cell) -> Prediction:
-    """On a modelled disk the size of reads is tuned for this processor, as the papers' costs have
-    none per read and the smallest would always be best, and the rest for the papers' processor, by
-    which claims are judged."""
-    found = tune(case, machine_of(cell, MEASURED))
-    if cell.device is None:
-        return found
-    rest = with_params(case, read_bytes=found.case.params.read_bytes)
-    return tune(rest, machine_of(cell, PAPER))
 
 
 # --- what came of it -----------------------------------------------------------------------------
@@ -287,7 +226,7 @@ def _row(course: Course, points: Sequence[Point], cpu: str) -> Row:
     pairs = list(pairwise(points))
     times = [_seconds(course, a, b, cpu) for a, b in pairs]
     done = [answered(b.stats) - answered(a.stats) for a, b in pairs]
-    low, high = interval([n / t for n, t in zip(done, times, strict=True)])
+    low, high = interval([n / t for n, t in zip(done, times, strict=True)], course.phases)
     left, use = max(1, sum(done)), last.use - first.use
     came, rate = last.stats.rows_in - first.stats.rows_in, sum(done) / sum(times)
     found, params = course.found, course.found.case.params
@@ -325,14 +264,20 @@ def _seconds(course: Course, before: Point, after: Point, cpu: str) -> float:
     return max(1e-9, (after.use - before.use).seconds + spent)
 
 
-def interval(rates: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the mean of some measurements, by Student's t."""
+def interval(rates: Sequence[float], phases: int = 1) -> tuple[float, float]:
+    """95 % interval of the mean of some measurements in a row, by Student's t. With `phases` each
+    is compared with those of its own phase only, if there are several."""
     n = len(rates)
     if n < 2:
         return (rates[0], rates[0])
-    t = T_95[n - 2] if n - 2 < len(T_95) else 1.96 + 2.5 / (n - 1)
-    half = t * float(np.std(rates, ddof=1)) / math.sqrt(n)
-    return (float(np.mean(rates)) - half, float(np.mean(rates)) + half)
+    if n % phases or n == phases:
+        phases = 1
+    table = np.reshape(np.asarray(rates), (-1, phases))
+    free = n - phases
+    spread = math.sqrt(float(np.sum((table - table.mean(axis=0)) ** 2)) / free)
+    t = T_95[free - 1] if free <= len(T_95) else 1.96 + 2.5 / free
+    half = t * spread / math.sqrt(n)
+    return (float(table.mean()) - half, float(table.mean()) + half)
 
 
 def told(row: Row) -> str:

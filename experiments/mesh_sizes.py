@@ -17,13 +17,13 @@ from pathlib import Path
 import semistream as ss
 from benchmarks.laws_buffer import budget_for, in_pages
 from experiments.base import Row
-from experiments.measure import TUNED, Cell, opened, planned
+from experiments.cells import TUNED, Cell, opened, planned
 from semistream.device import PAPER_CPU, Cpu, Device
 from semistream.errors import BudgetError
 from semistream.master.facts import facts
 from semistream.model import mesh
 from semistream.plan import slot_bytes
-from semistream.spec import MasterFacts
+from semistream.spec import ALGORITHMS, MasterFacts
 from semistream.testing import ManualClock
 from semistream.work import Case
 
@@ -116,17 +116,18 @@ def rows_in_use(cell: Cell) -> float:
         return master.describe().pages / planned(cell, master).work.disk.pages
 
 
-def briefly(cell: Cell, warm: float, timed: float, segments: int) -> Cell:
-    """Warmed up and timed by so many fillings of the window, where each row makes much output."""
+def briefly(cell: Cell, warm: float, segments: int) -> Cell:
+    """Warmed up for so many fillings of the window, where each row makes much output, and timed for
+    one: a scan for just one cycle."""
     with closing(opened(cell, ManualClock())) as master:
         try:
             work = planned(cell, master).work
         except BudgetError:  # whoever measures it will say so
             return cell
     rows = max(200.0, work.waiting / max(0.05, work.misses))
-    return replace(
-        cell, warm_rows=int(warm * rows), timed_rows=int(timed * rows), segments=segments
-    )
+    warmed = replace(cell, warm_rows=int(warm * rows), cycles=1, segments=segments)
+    scans = ALGORITHMS[cell.algorithm].disk == "scan" and cell.device is not None
+    return warmed if scans else replace(warmed, timed_rows=int(rows))
 
 
 def with_output(row: Row, cpu: Cpu = PAPER_CPU) -> float:

@@ -138,8 +138,9 @@ def flights_in_words(rows: Sequence[Row]) -> str:
     if not found:
         return ""
     return (
-        f"; on the flights, whose keys come in one hour and never again, {times(found)} MESHJOIN: "
-        f"the model expects its front stage to sleep, but it stays awake, for {hits[0]:.0%} hits"
+        f"; on the flights, whose keys come in one hour and never again, {times(found)} MESHJOIN, "
+        f"although its front stage, which the model expects to sleep, stays awake for "
+        f"{hits[0]:.0%} hits"
     )
 
 

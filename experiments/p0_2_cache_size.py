@@ -24,10 +24,11 @@ from experiments.base import (
     values,
     where,
 )
+from experiments.cells import HDD, PAPER, Cell, cell
 from experiments.charts import GREY, Figure, axes, curve, finished, panels
 from experiments.front_stage import HERE_SECONDS, SWEPT_ROWS, known_of, of_part, swept_rows
 from experiments.masters import products
-from experiments.measure import HDD, PAPER, Cell, cell, measure, told
+from experiments.measure import measure, told
 from experiments.streams import ZipfStream
 from semistream.machine import DEFAULT_MACHINE
 from semistream.model import cached
@@ -39,7 +40,7 @@ FEWER = (0.0, 0.2, 0.5, 0.75)
 MEMORIES = (0.01, 0.03, 0.1)
 CLOSE, NEAR = 0.03, 0.1  # what the model's choice may lose
 TRACKS = 0.25  # how far the predicted curve may be from the measured one
-MOST_ROWS = 800_000
+MOST_ROWS, CYCLES = 800_000, 4
 
 
 def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
@@ -83,11 +84,12 @@ def one_cell(
     params = ss.Params(sketch=False, front_share=x)
     if sweep.algorithm == "cmeshjoin" and device is not None:  # a map takes its own, far larger
         params = replace(case_of(sweep).params, front_share=x)
-    more: dict[str, Any] = {} if run.scale == "smoke" else {"most_rows": MOST_ROWS}
-    if device is None and run.scale != "smoke":
-        more["seconds"] = HERE_SECONDS
-    if sweep.algorithm == "memory" and run.scale != "smoke":
-        more["most_rows"] = 200_000
+    more: dict[str, Any] = {}
+    if run.scale != "smoke":
+        most = 200_000 if sweep.algorithm == "memory" else MOST_ROWS
+        more = {"most_rows": most, "cycles": CYCLES}
+        if device is None:
+            more["seconds"] = HERE_SECONDS
     labels = {"part": "cache", "line": sweep.algorithm, "x": 100 * x, "percent": 100 * share,
               "why": why, "rows": master.rows}  # fmt: skip
     stream, memory = ZipfStream(master.rows, 1.0), int(sweep.memory * master.bytes)

@@ -68,7 +68,7 @@ def reason(disk: Sequence[Row]) -> str:
         "papers' days is charged alike for all keys, so a fall there has no cause in the model. "
         f"With a cache of 15 % throughout it is {fixed[0.0]:.2f} x at skew 0 and {fixed[1.0]:.2f} "
         "x at skew 1. "
-        f"sweepjoin is {span(swept.values())} x CMESHJOIN."
+        f"sweepjoin is {span(swept.values(), '{:.2f}')} x CMESHJOIN."
     )
 
 

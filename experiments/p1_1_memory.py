@@ -18,6 +18,7 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, PAPER
 from experiments.charts import Figure, rates
 from experiments.disk_buffers import DISK
 from experiments.hybrids import (
@@ -32,7 +33,6 @@ from experiments.hybrids import (
     sizes,
     told,
 )
-from experiments.measure import HDD, PAPER
 from experiments.streams import ZipfStream
 
 MEMORIES = (50, 100, 250)  # MB
@@ -126,7 +126,7 @@ EXPERIMENT = Experiment(
     "HYBRIDJOIN slightly ahead of MESHJOIN",
     paper="figure 3a, without numbers; the pinned part saves about 33 % of the disk I/O",
     method="A saturated join in its steady state, six windows of waiting rows timed (scans "
-    "one, sweepjoin two); the disk is cold, this machine warm. X-HYBRIDJOIN as "
+    "two cycles, sweepjoin three rounds); the disk is cold, this machine warm. X-HYBRIDJOIN as "
     "published pins as much as HYBRIDJOIN's best read brings, and asks it against the waiting "
     "rows. At laptop scale master and memory are a quarter.",
     minutes={"smoke": 0.1, "laptop": 1.2, "paper": 20},

@@ -16,6 +16,7 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, HERE, MEASURED, PAPER
 from experiments.charts import Figure, axes, curve, finished, panels
 from experiments.disk_buffers import DISK, PAPER_MARK
 from experiments.hybrids import (
@@ -29,7 +30,6 @@ from experiments.hybrids import (
     sizes,
     told,
 )
-from experiments.measure import HDD, HERE, MEASURED, PAPER
 from experiments.streams import ZipfStream
 
 MEMORY = 50  # MB

@@ -16,9 +16,9 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, PAPER
 from experiments.charts import Figure, rates
 from experiments.hybrids import PUBLISHED, ROWS, Named, family, master_of, measured, sizes, told
-from experiments.measure import HDD, PAPER
 from experiments.streams import ZipfStream
 
 MEMORY = 50  # MB

@@ -19,6 +19,7 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, HERE, MEASURED, PAPER
 from experiments.charts import Figure, axes, curve, finished, level, number, panels
 from experiments.disk_buffers import DISK
 from experiments.hybrids import (
@@ -38,12 +39,12 @@ from experiments.hybrids import (
     usual,
     with_parts,
 )
-from experiments.measure import HDD, HERE, MEASURED, PAPER
 from experiments.streams import ZipfStream
 
 MEMORY = 50  # MB
 SWAPPED = (2, 4, 12, 32, 64, 128)  # pages of 32 kB, about 270 rows each
 PINNED = (1, 8, 32, 96, 192)
+UNTUNED = 1  # page: what the paper's own number of answers before tuning fits (P1.4)
 REAL = f"{HERE}, pread"
 
 
@@ -64,7 +65,8 @@ def cells(run: Run) -> Iterator[tuple[Row, Named]]:
     slices += [(middle, j) for j in (pinned[0], pinned[-1])]
     for k, j in run.pick(slices[:1], slices, slices):
         yield labels, with_parts(here, master, k, j * times)
-    yield {"rows": rows, "kind": "untuned"}, published(run, store, stream, memory)
+    yield {"rows": rows, "kind": "untuned"}, with_parts(plain, master, UNTUNED, UNTUNED)
+    yield {"rows": rows, "kind": "best read"}, published(run, store, stream, memory)
     for thing in family(run, store, stream, memory, ("xhybridjoin", "sweepjoin"), HDD):
         yield {"rows": rows, "kind": "tuned"}, thing
     yield {"rows": rows, "kind": "bound"}, usual(run, store, stream, "memory", 0)
@@ -161,7 +163,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
     is near enough."""
     disk, other = grid(rows, HDD.name), grid(rows, DISK.name)
     best, there = best_of(disk), best_of(other)
-    untuned = where(rows, device=HDD.name, cpu=PAPER, kind="untuned")[0]
+    untuned, thumb = (where(rows, device=HDD.name, cpu=PAPER, kind=kind)[0]
+                      for kind in ("untuned", "best read"))  # fmt: skip
     gain = best["rate"] / untuned["rate"]
     by_swapped, by_pinned = slices(disk)
     near = all(abs(r["equation"] / r["rate"] - 1) < 0.05 for r in (*by_swapped, *by_pinned))
@@ -175,10 +178,13 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"{best['block_rows']:,.0f} swapped and {best['pinned_rows']:,.0f} pinned rows, "
         f"{lead:.1%} above the best on an edge (P2's disk: "
         f"{peaks(other)}, at {there['block_rows']:,.0f} and {there['pinned_rows']:,.0f}); tuned "
-        f"{gain:.2f} x untuned; the published equations are off by {off(by_swapped, 'equation')} "
+        f"{gain:.2f} x untuned, {best['rate'] / thumb['rate']:.2f} x both parts of HYBRIDJOIN's "
+        f"best read; the published equations are off by {off(by_swapped, 'equation')} "
         f"(swapped) and {off(by_pinned, 'equation')} (pinned)"
     )
     reason = (
+        f"The paper does not say how large its parts were before they were tuned; with reads that "
+        f"are tuned for HYBRIDJOIN there is nothing left to gain. "
         f"Eq. 9 takes a variance for a mean and averages the partitions as if all were read alike. "
         f"The renewal law in its place is off by {off(by_swapped, 'renewal')} and "
         f"{off(by_pinned, 'renewal')}, and {off(disk, 'renewal')} over the whole grid against "
@@ -251,11 +257,12 @@ EXPERIMENT = Experiment(
     paper="one interior peak; tuned clearly ahead of untuned; model within 0.5 % (swapped) and "
     "0.6 % (pinned) of measurement",
     method="X-HYBRIDJOIN as published, 50 MB for 2 M rows, both parts on a grid, four windows "
-    "timed (six at paper scale). Untuned: both parts as large as HYBRIDJOIN's best read. At laptop "
-    "scale master and memory are a quarter. Rates on P2's disk follow from the same reads. This "
-    "machine: some sizes with pread, warm. Tuned and untuned by memory and by master are in P1.1 "
-    "and P1.2.",
-    minutes={"smoke": 0.1, "laptop": 1.6, "paper": 15},
+    "timed (six at paper scale). Untuned: both parts alike, as before section 6, of the one page "
+    "that fits its figure 3d (P1.4); beside it parts of HYBRIDJOIN's best read, as in P1.1. At "
+    "laptop scale master and memory are a quarter. Rates on P2's disk follow from the same reads. "
+    "This machine: some sizes with pread, warm. Tuned and untuned by memory and by master are in "
+    "P1.1 and P1.2.",
+    minutes={"smoke": 0.1, "laptop": 2.5, "paper": 20},
     measure=run_all,
     judge=judge,
     draw=draw,

@@ -17,6 +17,7 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import Cell
 from experiments.charts import Figure, axes, curve, finished, level, panels
 from experiments.disk_buffers import (
     DISK,
@@ -31,7 +32,7 @@ from experiments.disk_buffers import (
     wanted,
 )
 from experiments.masters import products
-from experiments.measure import Cell, told
+from experiments.measure import told
 from semistream.model.mesh import best_buffer, buffer_loss
 from semistream.plan import KAPPA
 from semistream.tuner import DEFAULT_BUFFER

@@ -23,10 +23,11 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, MEASURED, PAPER, Cell, cell
 from experiments.charts import Figure, axes, curve, finished, panels
 from experiments.disk_buffers import DISK, PREAD, ROWS, SKEW, known, scan_cell, wanted
 from experiments.masters import SMALL_PAGE, products
-from experiments.measure import HDD, MEASURED, PAPER, Cell, cell, interval, measure
+from experiments.measure import interval, measure
 from experiments.streams import ZipfStream
 from semistream.device import Device
 

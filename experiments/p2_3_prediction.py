@@ -15,6 +15,7 @@ from experiments.base import (
     each,
     where,
 )  # fmt: skip
+from experiments.cells import Cell
 from experiments.charts import GREY, Figure, axes, curve, finished, level, panels
 from experiments.disk_buffers import (
     DISK,
@@ -28,7 +29,7 @@ from experiments.disk_buffers import (
     wanted,
 )
 from experiments.masters import products
-from experiments.measure import Cell, told
+from experiments.measure import told
 from semistream.model.mesh import best_buffer
 from semistream.plan import KAPPA
 

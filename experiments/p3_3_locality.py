@@ -20,11 +20,12 @@ from experiments.base import (
     values,
     where,
 )
+from experiments.cells import HDD, MEASURED, PAPER, Cell
 from experiments.charts import Figure, axes, curve, finished, panels, published
 from experiments.drifting import TemporalLocality
 from experiments.front_stage import Line, memory_of, of_part, on_device, ratio_at, ratios, within
 from experiments.masters_many import repeated_keys
-from experiments.measure import HDD, MEASURED, PAPER, Cell, measure, told
+from experiments.measure import measure, told
 
 TIMES = (1, 5, 20)
 PUBLISHED: dict[float, float] = {1: 6.5, 20: 10.0}

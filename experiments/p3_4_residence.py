@@ -24,9 +24,10 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, HERE, PAPER, Cell, cell, machine_of
 from experiments.charts import Figure, rates
 from experiments.masters import products_for, share_of
-from experiments.measure import HDD, HERE, PAPER, Cell, Course, cell, interval, machine_of
+from experiments.measure import Course, interval
 from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU
 from semistream.predict import predict
@@ -80,10 +81,7 @@ def stays(wanted: Cell) -> list[Row]:
     course = Stays(wanted)
     course.warm_up()
     marks = [(course.stayed, course.left)]
-    rows = (wanted.timed_rows or course._timed_rows()) / wanted.segments
-    for _ in range(wanted.segments):
-        seconds = wanted.seconds / wanted.segments if wanted.device is None else 0.0
-        course._to_the_end_of_a_step(rows if wanted.device is not None else 0, seconds)
+    for _ in course.segments():
         marks.append((course.stayed, course.left))
     found = [_row(course, marks, i) for i in range(len(course.processors))]
     course.close()
@@ -95,7 +93,7 @@ def _row(course: Stays, marks: Sequence[tuple[Floats, int]], i: int) -> Row:
     means = [(b[0][i] - a[0][i]) / max(1, b[1] - a[1]) for a, b in pairwise(marks)]
     first, last = marks[0], marks[-1]
     stay = (last[0][i] - first[0][i]) / max(1, last[1] - first[1])
-    low, high = interval(means)
+    low, high = interval(means, course.phases)
     law = predict(course.found.case, machine_of(cell, cpu))
     # A scan finds a row's match after half of the cycle that the row stays for.
     matched = 0.5 if course.found.case.algorithm.disk == "scan" else 1.0
@@ -154,7 +152,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
     word = NOT
     if shorter:
         word = REPRODUCED if grows else DIRECTION
-    largest = sizes[-1]
+    largest, swept = sizes[-1], [stay("sweepjoin", n) for n in sizes]
     ours = "; ".join(
         f"{b} {stay(b, largest):.2f} s, with a front stage {stay(a, largest):.2f} s"
         for a, b in PAIRS
@@ -167,7 +165,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"{ours} ({largest / 1e6:g} M rows); the gap by R is "
         f"{', '.join(f'{gap:.2f}' for gap in gaps['cmeshjoin'])} s for cmeshjoin and "
         f"{', '.join(f'{gap:.2f}' for gap in gaps['chybridjoin'])} s for chybridjoin; "
-        f"sweepjoin {stay('sweepjoin', largest):.2f} s",
+        f"sweepjoin stays {', '.join(f'{s:.2f}' for s in swept)} s",
         "Rows that the front stage answers stay for no time, and the others share a faster cycle. "
         f"A row stays as long as the waiting rows take to be served (Little's law): measured is "
         f"{span(close, '{:.2f}')} of the model. The gap grows with R in {both}. "

@@ -18,9 +18,10 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, PAPER, Cell, cell
 from experiments.charts import GREY, Figure, axes, curve, finished, look, panels
 from experiments.masters import products, products_for, share_of
-from experiments.measure import HDD, PAPER, Cell, cell, measure
+from experiments.measure import measure
 from experiments.shed_course import DISK, NETWORK, Overload, overloaded
 from experiments.streams import ZipfStream
 

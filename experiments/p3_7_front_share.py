@@ -16,9 +16,10 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, HERE, Cell, cell
 from experiments.charts import GREY, Figure, axes, curve, finished, panels
 from experiments.masters import products, share_of
-from experiments.measure import HDD, HERE, Cell, Course, cell
+from experiments.measure import Course
 from experiments.streams import ZipfStream
 from semistream.model import zipf
 from semistream.model.cached import COUNTER

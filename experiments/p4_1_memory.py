@@ -18,9 +18,10 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, PAPER, TUNED, Cell, cell
 from experiments.charts import Figure, axes, curve, finished, panels, published
 from experiments.masters import products_for, share_of
-from experiments.measure import HDD, PAPER, TUNED, Cell, cell, measure, told
+from experiments.measure import measure, told
 from experiments.mesh_sizes import (
     OURS,
     PAPERS,
@@ -59,7 +60,7 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
                     **pace(run, algorithm),
                 )  # fmt: skip
                 if algorithm == "meshjoin" and device is not None:
-                    found = briefly(found, 1.2, 1.0, 5)
+                    found = briefly(found, 1.2, 5)
                 yield label, found
                 if algorithm == "meshjoin" and device is not None:
                     yield from published_memory(label, found)
@@ -80,7 +81,7 @@ def published_memory(label: Row, found: Cell) -> Iterator[tuple[Row, Cell]]:
     smallest = max(found.memory, share_of(label["rows"], SHARES[1]))  # ours needs about as much
     other = as_published(found, known, tuned_buffer(replace(found, memory=smallest)))
     if other is not None:
-        yield {**label, "accounting": PAPERS}, briefly(other, 1.2, 1.0, 5)
+        yield {**label, "accounting": PAPERS}, briefly(other, 1.2, 5)
 
 
 def run_all(run: Run) -> Iterator[Row]:

@@ -20,10 +20,11 @@ from experiments.base import (
     values,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, PAPER, TUNED, Cell, cell
 from experiments.charts import Figure, axes, curve, finished, panels, published
 from experiments.masters import products_for, share_of
 from experiments.masters_many import zipf_keys
-from experiments.measure import HDD, PAPER, TUNED, Cell, cell, measure, told
+from experiments.measure import measure, told
 from experiments.mesh_sizes import (
     OURS,
     PAPERS,
@@ -106,7 +107,7 @@ def shortened(run: Run, found: Cell) -> Cell:
     if found.algorithm == "inlj":
         few = run.pick(100, 2_000, 20_000)
         return replace(found, batch_rows=run.pick(50, 500, 500), warm_rows=few, timed_rows=few)
-    return briefly(found, 1.2, 1.0, run.pick(2, 3, 6))
+    return briefly(found, 1.2, run.pick(2, 3, 6))
 
 
 def run_all(run: Run) -> Iterator[Row]:

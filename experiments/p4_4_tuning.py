@@ -22,9 +22,10 @@ from experiments.base import (
     one,
     where,
 )  # fmt: skip
+from experiments.cells import HDD, PAPER, Cell, cell
 from experiments.charts import GREY, Figure, axes, curve, finished, level, panels
 from experiments.masters import products, share_of
-from experiments.measure import HDD, PAPER, Cell, cell, measure, told
+from experiments.measure import measure, told
 from experiments.mesh_sizes import (
     OURS,
     briefly,
@@ -78,7 +79,7 @@ def given(usual: Cell, label: Row, rows: float) -> Iterator[tuple[Row, Cell]]:
     """A join with such a window, where our plan can have it."""
     found = with_window(usual, rows, label["buffer"])
     if found is not None:  # a modelled disk does the same in all cycles from the second on
-        yield dict(label), found if found.device is None else briefly(found, 1.2, 1.0, 5)
+        yield dict(label), found if found.device is None else briefly(found, 1.2, 5)
 
 
 def others(

@@ -26,7 +26,8 @@ import pyarrow as pa
 import semistream as ss
 from benchmarks import workload
 from experiments.base import Row
-from experiments.measure import HDD, HERE, MEASURED, PAPER, Cell, answered, interval, planned
+from experiments.cells import HDD, HERE, MEASURED, PAPER, Cell, planned
+from experiments.measure import answered, interval
 from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU, Device
 from semistream.master import Master

@@ -11,9 +11,10 @@ import pytest
 from benchmarks.report import read_csv
 from experiments.__main__ import main
 from experiments.base import NOT, Run, Verdict
+from experiments.cells import HDD, cell
 from experiments.charts import curve, panels
 from experiments.masters import products_for, share_of
-from experiments.measure import HDD, cell, interval, measure
+from experiments.measure import Course, interval, measure
 from experiments.page import DOCS, page
 from experiments.registry import CLAIMS, STUDIES, experiment, names
 from experiments.streams import ZipfStream
@@ -110,6 +111,33 @@ def test_interval_of_a_mean() -> None:
     assert interval([5.0]) == (5.0, 5.0)
     low, high = interval([9.0, 10.0, 11.0])  # standard error 0.577, t of 2 degrees 4.303
     assert (low, high) == pytest.approx((10 - 2.484, 10 + 2.484), abs=1e-3)
+
+
+def test_waves_that_come_back_do_not_widen_an_interval() -> None:
+    low, high = interval([1.0, 9.0, 1.0, 9.0, 1.0, 9.0], phases=2)
+    assert low == high == pytest.approx(5.0)
+    # Two phases, two of each: differences 0.2 and 0.4, so the sum of squares is 0.02 + 0.08 with
+    # two degrees, the standard error sqrt(0.05 / 4) and t 4.303.
+    low, high = interval([1.0, 9.0, 1.2, 9.4], phases=2)
+    assert (high - low) / 2 == pytest.approx(4.303 * (0.05 / 4) ** 0.5, rel=1e-3)
+    assert interval([1.0, 9.0], phases=2) == interval([1.0, 9.0])  # one of each: nothing to compare
+
+
+def test_a_scan_is_timed_for_whole_cycles(data) -> None:
+    run = Run("smoke", data=data)
+    memory = 10 * share_of(20_000, 0.1)
+    store = products_for("meshjoin", data, 20_000, memory)
+    wanted = cell(run, store, ZipfStream(20_000, 1.0), "meshjoin", memory, cycles=2,
+                  most_rows=10**6)  # fmt: skip
+    course = Course(wanted)
+    course.warm_up()
+    points = course.time()
+    read = [p.stats.pages_read - points[0].stats.pages_read for p in points]
+    pages = course.master.describe().pages
+    step = course.found.split.read / course.found.case.master.max_page_bytes
+    course.close()
+    assert len(points) == 1 + 2 * 4
+    assert all(0 <= n - i * pages / 4 <= 2 * step + 1 for i, n in enumerate(read))
 
 
 def test_unknown_names_are_told(capsys) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.base import Run
+from experiments.cells import HDD, PAPER
 from experiments.charts import look
 from experiments.front_stage import (
     Line,
@@ -18,7 +19,6 @@ from experiments.front_stage import (
     ratios,
     times,
 )
-from experiments.measure import HDD, PAPER
 from experiments.p0_2_cache_size import law_at
 from semistream.spec import MasterFacts
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from experiments import mesh_sizes
+from experiments.cells import HDD, Cell
 from experiments.masters import products
-from experiments.measure import HDD, Cell, Course
+from experiments.measure import Course
 from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU
 from semistream.model import mesh
