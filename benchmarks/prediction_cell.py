@@ -6,7 +6,8 @@ until the state is steady or its time is over, then times segments. On a modelle
 read for real, the device's seconds and those of the papers' processor are added up, and the numbers
 of rows follow from the prediction alone: two runs agree to the last digit.
 
-A measurement begins and ends right after a step of the disk phase, so that it has whole steps.
+A measurement begins and ends right after a step of the disk phase, so that it has whole steps; that
+of a scan on a modelled device has whole cycles.
 """
 
 from __future__ import annotations
@@ -129,42 +130,51 @@ def _warm(course: Course, rows: float, seconds: float) -> None:
         while course.rows < rows and course.busy - begin < seconds:
             course.go()
     course.warm = course.rows
-    _to_the_end_of_a_step(course, 1)
+    _to_the_end_of_a_step(course)
 
 
-def _to_the_end_of_a_step(course: Course, steps: int, rows: float = 0, seconds: float = 0) -> None:
-    """Push until so many steps, rows and seconds have passed, the last batch having made a step."""
+def _to_the_end_of_a_step(course: Course, rows: float = 0, seconds: float = 0) -> None:
+    """Push until so many rows and seconds have passed, the last batch having made a step."""
     begin, first = course.busy, course.join.stats
     while True:
         before = course.join.stats.steps
         course.go()
         now = course.join.stats
         made = now.steps > before or course.phase is None
-        enough = now.steps - first.steps >= steps or course.phase is None
-        if (
-            made
-            and enough
-            and now.rows_in - first.rows_in >= rows
-            and course.busy - begin >= seconds
-        ):
+        if made and now.rows_in - first.rows_in >= rows and course.busy - begin >= seconds:
             return
 
 
 def _count(course: Course) -> list[Point]:
-    """On a modelled device: one long segment, by numbers of rows."""
+    """On a modelled device: one long segment, by numbers of rows. Rows leave a scan in waves that
+    come back with every cycle, so that a scan is counted for whole ones."""
     found = course.found
     misses = max(1e-6, found.work.misses)
     windows = TIMED_WINDOWS[found.case.algorithm.disk] * found.work.waiting / misses
+    rows = min(MOST_COUNTED, max(windows, MISSES / misses))
     points = [course.point()]
-    _to_the_end_of_a_step(course, 1, min(MOST_COUNTED, max(windows, MISSES / misses)))
+    if found.case.algorithm.disk == "scan":
+        _whole_cycles(course, rows)
+    else:
+        _to_the_end_of_a_step(course, rows)
     return [*points, course.point()]
+
+
+def _whole_cycles(course: Course, rows: float) -> None:
+    """As many as it takes to push so many rows."""
+    pages, first = course.master.describe().pages, course.join.stats
+    end = first.pages_read
+    while course.rows < first.rows_in + rows:
+        end += pages
+        while course.join.stats.pages_read < end:
+            course.go()
 
 
 def _time(course: Course) -> list[Point]:
     """On the real device: segments, by the clock."""
     points, cell = [course.point()], course.cell
     for _ in range(cell.segments):
-        _to_the_end_of_a_step(course, 1, 0, cell.timed_seconds / cell.segments)
+        _to_the_end_of_a_step(course, seconds=cell.timed_seconds / cell.segments)
         points.append(course.point())
     return points
 
