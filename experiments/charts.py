@@ -60,9 +60,10 @@ def panels(count: int, across: int = 3, height: float = 3.3) -> tuple[Figure, li
 
 def look(name: str, index: int = 0) -> dict[str, Any]:
     """Colour, marker and line of an algorithm, or of the n-th of other things. A variant of an
-    algorithm, `meshjoin: Zipf 0`, is dotted and hollow."""
+    algorithm, `meshjoin: Zipf 0`, is dotted and hollow; a ratio looks like what is above."""
     usual = (PALETTE[index % 8], MARKERS[index % 8], ("-", "--", "-.", ":")[index % 4])
-    algorithm, _, variant = name.partition(": ")
+    above = name.partition(" / ")[0].replace(", ", ": ")
+    algorithm, _, variant = above.partition(": ")
     colour, marker, line = LOOKS.get(algorithm, usual)
     style = {"color": colour, "marker": marker or None, "linestyle": line, "linewidth": 1.5,
              "markersize": 5, "label": NAMES.get(name, name)}  # fmt: skip
@@ -190,7 +191,7 @@ def finished(figure: Figure, title: str, most: int = 6) -> Figure:
     longest = max(map(len, handles), default=1)
     across = max(1, min(most, len(handles), int(figure.get_figwidth() / (0.08 * longest + 0.6))))
     rows = -(-len(handles) // across)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(title, fontsize=11, wrap=True)
     figure.tight_layout(rect=(0, (0.12 + 0.23 * rows) / figure.get_figheight(), 1, 1))
     if handles:
         figure.legend(list(handles.values()), list(handles), loc="lower center", ncols=across,
