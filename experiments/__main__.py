@@ -50,8 +50,10 @@ def main(words: list[str] | None = None) -> int:
     run = Run(args.scale, args.seed, args.data)
     minutes = sum(experiment(name).minutes[args.scale] for name in wanted)
     say(f"{len(wanted)} experiments at {args.scale} scale, about {minutes:.0f} minutes in all")
+    begun = time.monotonic()
     for name in wanted:
         one_run(experiment(name), run, out, args)
+    say(f"\n{len(wanted)} experiments in {(time.monotonic() - begun) / 60:.1f} minutes")
     return 0
 
 

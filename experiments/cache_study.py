@@ -264,7 +264,7 @@ EXPERIMENT = Experiment(
     paper="none: the limits are ours, 2 points on steady Zipf streams, 3 on drifting and real "
     "ones; a drift so fast that hot keys are new while rows wait is shown, and has no limit",
     method="Hit ratios over the same rows, the same warm-up left out, the same number of entries; "
-    "the other caches simulated by libcachesim",
+    "the other caches simulated by libcachesim.",
     minutes={"smoke": 0.1, "laptop": 2.5, "paper": 60.0},
     measure=lambda run: measure(run.scale, run.seed, run.data),
     judge=judge,

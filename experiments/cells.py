@@ -50,7 +50,7 @@ class Cell:
     seconds: float = 0.8  # this machine: of the warm-up, and of what is timed, at most about
     segments: int = 8
     cycles: int = 2  # of a scan on a modelled disk, that are timed if `timed_rows` does not say
-    misses: int = 4_000  # that are counted at least
+    misses: int = 2_000  # that are counted at least
     io: str = "map"  # this machine: map | pread
     seed: int = 1
 

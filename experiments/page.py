@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.report import read_csv
 from experiments.base import SCALES, Experiment, Verdict
+from experiments.cells import HERE
 from experiments.registry import CLAIMS, experiment, names
 
 DOCS = Path("docs/reproduction")
@@ -94,8 +95,15 @@ def _section(folder: Path, found: Experiment, verdict: Verdict) -> str:
             f"Published: {found.paper}. Ours: {verdict.ours}. "
             f"**{verdict.word.capitalize()}**: {verdict.reason}",
             f"![{found.title}]({folder.name}/{chart})",
-            f"{found.method} Data: {found.data}. Scale: {origin['scale']}, seed {origin['seed']}, "
-            f"{origin['seconds']} s; commit `{str(origin['commit'])[:12]}`. "
+            f"{found.method} Data: {found.data}. {_devices(origin['devices'])}Scale: "
+            f"{origin['scale']}, seed {origin['seed']}, {origin['seconds']} s; commit "
+            f"`{str(origin['commit'])[:12]}`. "
             f"[Rows]({folder.name}/{csv}), [origin]({folder.name}/{record}).",
         ]
     )
+
+
+def _devices(names: list[str]) -> str:
+    """A modelled disk is charged for every page; this machine has all of them in its page cache."""
+    told = [f"{name} ({'warm' if name.startswith(HERE) else 'cold'})" for name in names]
+    return f"Devices: {'; '.join(told)}. " if told else ""

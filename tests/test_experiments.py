@@ -38,6 +38,7 @@ def test_one_for_each_claim() -> None:
         assert set(found.minutes) == {"smoke", "laptop", "paper"}
         texts = (found.title, found.claim, found.paper, found.method)
         assert all(text and "|" not in text for text in texts)
+        assert found.method.endswith(".")
     assert sum(experiment(name).minutes["laptop"] for name in names()) < 45
 
 
@@ -89,6 +90,7 @@ def test_the_page_is_generated_from_what_was_measured() -> None:
         (line,) = [line for line in written.splitlines() if line.startswith(f"| [{name}](")]
         assert len(line.split(" | ")) == 6
     assert "Missing" not in written
+    assert written.count("hdd-7200 (cold)") > 20
 
 
 def test_a_verdict_needs_a_reason() -> None:

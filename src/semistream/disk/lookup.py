@@ -30,8 +30,7 @@ SAMPLE = 4096
 
 
 class Lookup(Sweep):
-    waits = False
-    borrows = False
+    waits = borrows = goes_round = False
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
