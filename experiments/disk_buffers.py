@@ -22,7 +22,9 @@ from semistream.model.mesh import best_buffer
 from semistream.plan import KAPPA, slot_bytes
 from semistream.spec import MasterFacts
 
-__all__ = ["DISK", "PAPER_MARK", "bounds", "known", "on_disk", "scan_cell", "timed", "wanted"]
+__all__ = [
+    "DISK", "PAPER_MARK", "bounds", "known", "moved", "on_disk", "scan_cell", "timed", "wanted",
+]  # fmt: skip
 
 ROWS = 3_500_000
 SKEW = 0.5
@@ -128,6 +130,16 @@ def by_equation(row: Row, thing: Cell) -> float:
     )
     w = row["slots"] * b / master.pages
     return float(mesh.service_rate(w, mesh.loop_cost(symbols, w, b)))
+
+
+def moved(row: Row) -> Row:
+    """The same measurement on the disk of P2: other seconds for the same requests."""
+    there = DISK.seconds(row["reads"], row["bytes"])
+    found = {**row, "device": DISK.name, "io_seconds": there}
+    for name in ("rate", "rate_low", "rate_high"):
+        if row[name] > 0:
+            found[name] = 1 / max(1e-9, 1 / row[name] - row["io_seconds"] + there)
+    return found
 
 
 def on_disk(rows: Sequence[Row], **labels: object) -> list[Row]:

@@ -116,16 +116,16 @@ def rows_in_use(cell: Cell) -> float:
         return master.describe().pages / planned(cell, master).work.disk.pages
 
 
-def briefly(cell: Cell, warm: float, segments: int) -> Cell:
+def briefly(cell: Cell, warm: float, segments: int, cycles: int = 1) -> Cell:
     """Warmed up for so many fillings of the window, where each row makes much output, and timed for
-    one: a scan for just one cycle."""
+    one: a scan for just one cycle, or as many as are asked for."""
     with closing(opened(cell, ManualClock())) as master:
         try:
             work = planned(cell, master).work
         except BudgetError:  # whoever measures it will say so
             return cell
     rows = max(200.0, work.waiting / max(0.05, work.misses))
-    warmed = replace(cell, warm_rows=int(warm * rows), cycles=1, segments=segments)
+    warmed = replace(cell, warm_rows=int(warm * rows), cycles=cycles, segments=segments)
     scans = ALGORITHMS[cell.algorithm].disk == "scan" and cell.device is not None
     return warmed if scans else replace(warmed, timed_rows=int(rows))
 

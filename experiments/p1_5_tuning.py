@@ -21,7 +21,7 @@ from experiments.base import (
 )  # fmt: skip
 from experiments.cells import HDD, HERE, MEASURED, PAPER
 from experiments.charts import Figure, axes, curve, finished, level, number, panels
-from experiments.disk_buffers import DISK
+from experiments.disk_buffers import DISK, moved
 from experiments.hybrids import (
     PUBLISHED,
     ROWS,
@@ -90,12 +90,8 @@ def work(thing: Named) -> list[Row]:
 
 
 def on_the_other(row: Row) -> Row:
-    """The same measurement on the disk of P2: other seconds for the same requests."""
-    there = DISK.seconds(row["reads"], row["bytes"])
-    found = {**row, "device": DISK.name, "io_seconds": there}
-    for name in ("rate", "rate_low", "rate_high"):
-        if row[name] > 0:
-            found[name] = 1 / max(1e-9, 1 / row[name] - row["io_seconds"] + there)
+    """On the disk of P2, what the laws say of it too."""
+    found = moved(row)
     for name in ("renewal", "equation"):
         if row.get(f"{name}_rows_per_read"):
             found[name] = rate_of(
