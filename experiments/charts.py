@@ -60,10 +60,9 @@ def panels(count: int, across: int = 3, height: float = 3.3) -> tuple[Figure, li
 
 def look(name: str, index: int = 0) -> dict[str, Any]:
     """Colour, marker and line of an algorithm, or of the n-th of other things. A variant of an
-    algorithm, `meshjoin: Zipf 0`, is dotted and hollow; a ratio looks like what is above."""
+    algorithm, `meshjoin: Zipf 0`, is dotted and hollow."""
     usual = (PALETTE[index % 8], MARKERS[index % 8], ("-", "--", "-.", ":")[index % 4])
-    above = name.partition(" / ")[0].replace(", ", ": ")
-    algorithm, _, variant = above.partition(": ")
+    algorithm, _, variant = name.partition(": ")
     colour, marker, line = LOOKS.get(algorithm, usual)
     style = {"color": colour, "marker": marker or None, "linestyle": line, "linewidth": 1.5,
              "markersize": 5, "label": NAMES.get(name, name)}  # fmt: skip
@@ -71,14 +70,17 @@ def look(name: str, index: int = 0) -> dict[str, Any]:
 
 
 def curve(
-    panel: Any, rows: Sequence[Row], x: str, name: str, y: str = "rate", index: int = 0
-) -> None:
+    panel: Any, rows: Sequence[Row], x: str, name: str, y: str = "rate", index: int = 0,
+    like: str = "",
+) -> None:  # fmt: skip
     """One curve, with its 95 % intervals where the rows have them. A single point of `memory`,
-    which does not depend on x, becomes a level line."""
+    which does not depend on x, becomes a level line. `like`: looks like that algorithm."""
     some = sorted((r for r in rows if r.get(y) is not None), key=lambda r: r[x])
     if not some:
         return
     style = look(name, index)
+    if like:
+        style = {**look(like, index), "label": name}
     if len(some) == 1 and name == "memory":
         panel.axhline(some[0][y], **{k: v for k, v in style.items() if not k.startswith("marker")})
         return

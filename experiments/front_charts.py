@@ -57,10 +57,12 @@ def ratio_panel(
     log: str = "x",
 ) -> None:  # fmt: skip
     """Ours as measured, what the model says of the papers' sizes, and what the papers say. Where x
-    is the size of the master, `scale` brings theirs to ours."""
+    is the size of the master, `scale` brings theirs to ours. A ratio looks like the algorithm
+    above, the first one of it."""
     for i, pair in enumerate(pairs):
+        like = "" if pair.above in (other.above for other in pairs[:i]) else pair.above
         curve(panel, ratios(of_part(rows, part), pair.above, pair.below), "x", pair.name, "ratio",
-              i)  # fmt: skip
+              i, like)  # fmt: skip
         model = ratios(of_part(rows, f"{part}, model"), pair.above, pair.below)
         if model and pair.paper:
             panel.plot([r["x"] / scale for r in model], [r["ratio"] for r in model], color=GREY,
