@@ -28,7 +28,7 @@ from semistream.work import Case
 BATCH_SECONDS = 0.1  # of the wall clock that a batch should take at most
 MODELLED_BATCH, LOOKUP_BATCH = 2_000, 500
 LEAST_BATCH = 500
-WARM_WINDOWS = {"sweep": 4, "scan": 3, "seek": 3, "plan": 3, "lookup": 0, "none": 0}
+WARM_WINDOWS = {"sweep": 7, "scan": 3, "seek": 3, "plan": 3, "lookup": 0, "none": 0}
 WARM_CACHE = 32  # misses per key that the front stage answers for: with fewer it still learns
 
 

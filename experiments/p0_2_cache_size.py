@@ -40,7 +40,7 @@ FEWER = (0.0, 0.2, 0.5, 0.75)
 MEMORIES = (0.01, 0.03, 0.1)
 CLOSE, NEAR = 0.03, 0.1  # what the model's choice may lose
 TRACKS = 0.25  # how far the predicted curve may be from the measured one
-MOST_ROWS, CYCLES = 800_000, 4
+MOST_ROWS, CYCLES = 800_000, 3
 
 
 def cells(run: Run) -> Iterator[tuple[Row, Cell]]:

@@ -82,10 +82,10 @@ def cells(run: Run) -> Iterator[tuple[Row, Counted | Named]]:
                 budget = memory if accounting == OURS else in_the_papers(memory)
                 plain = usual(run, store, stream, "hybridjoin", budget, device=device, io="pread")
                 thing = with_parts(plain.cell, master, PINNED, PINNED)
-                most = run.pick(60, ITERATIONS, 2 * ITERATIONS)
+                most = run.pick(60, ITERATIONS // 2, ITERATIONS)
                 if device is None:
                     thing = replace(thing, cell=replace(thing.cell, seconds=60.0))
-                    most //= 4
+                    most //= 2
                 counted = Counted(thing, most, run.pick(2, 8, 8), rows)
                 yield {**labels, "accounting": accounting}, counted
         for name in ("xhybridjoin", "sweepjoin"):
@@ -220,10 +220,10 @@ EXPERIMENT = Experiment(
     claim="In 4,000 iterations the pinned part answers a number of rows that grows with memory",
     paper="0.4 M rows at 50 MB, more than 2 M at 250 MB, 2 M master rows",
     method="X-HYBRIDJOIN as published with parts of one page of 32 kB each; rows that match a "
-    "pinned row are counted over 4,000 iterations (1,000 on this machine, given for 4,000) in "
-    "the steady state. At laptop scale master and memory are a quarter. xhybridjoin and sweepjoin: "
+    "pinned row are counted over 2,000 iterations (1,000 on this machine) in the steady state and "
+    "given for 4,000. At laptop scale master and memory are a quarter. xhybridjoin and sweepjoin: "
     "rows answered from memory per 4,000 reads.",
-    minutes={"smoke": 0.1, "laptop": 2.2, "paper": 20},
+    minutes={"smoke": 0.1, "laptop": 1.2, "paper": 10},
     measure=run_all,
     judge=judge,
     draw=draw,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,8 @@ def cells(run: Run) -> Iterator[tuple[Row, Named]]:
     slices += [(middle, j) for j in (pinned[0], pinned[-1])]
     for k, j in run.pick(slices[:1], slices, slices):
         yield labels, with_parts(here, master, k, j * times)
-    yield {"rows": rows, "kind": "untuned"}, with_parts(plain, master, UNTUNED, UNTUNED)
+    few = replace(plain, windows=1)  # it makes very many small reads
+    yield {"rows": rows, "kind": "untuned"}, with_parts(few, master, UNTUNED, UNTUNED)
     yield {"rows": rows, "kind": "best read"}, published(run, store, stream, memory)
     for thing in family(run, store, stream, memory, ("xhybridjoin", "sweepjoin"), HDD):
         yield {"rows": rows, "kind": "tuned"}, thing
@@ -156,7 +158,7 @@ def slices(some: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 def judge(rows: Sequence[Row]) -> Verdict:
     """Published: one peak inside the grid, tuned ahead of untuned, and the model within 0.6 %; 5 %
-    is near enough."""
+    is near enough. Untuned is what the paper may have meant, and must be behind in either sense."""
     disk, other = grid(rows, HDD.name), grid(rows, DISK.name)
     best, there = best_of(disk), best_of(other)
     untuned, thumb = (where(rows, device=HDD.name, cpu=PAPER, kind=kind)[0]
@@ -165,7 +167,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
     by_swapped, by_pinned = slices(disk)
     near = all(abs(r["equation"] / r["rate"] - 1) < 0.05 for r in (*by_swapped, *by_pinned))
     word = NOT
-    if inside(disk) and peaks(disk) == 1 and gain > 1:
+    if inside(disk) and peaks(disk) == 1 and best["rate"] > max(untuned["rate"], thumb["rate"]):
         word = REPRODUCED if near else DIRECTION
     tuned = where(rows, device=HDD.name, cpu=PAPER, kind="tuned", algorithm="xhybridjoin")[0]
     lead = best["rate"] / best_of(at_edges(disk))["rate"] - 1

@@ -106,8 +106,8 @@ def run_all(run: Run) -> Iterator[Row]:
 
 
 def judge(rows: Sequence[Row]) -> Verdict:
-    """The paper reads through a database, one request for each buffer, so that its claim about
-    buffers is judged on the disk where every request costs."""
+    """The paper reads through a database, one request for each buffer: its best buffer may show on
+    the disk where every request costs only, and is then no more than the same direction."""
     mine = [r for r in where(rows, device=HDD.name, cpu=PAPER, algorithm="cmeshjoin")
             if r.get("rate")]  # fmt: skip
     share, held, buffer = (sorted(where(mine, part=part), key=lambda r: float(r["at"]))
@@ -118,10 +118,10 @@ def judge(rows: Sequence[Row]) -> Verdict:
     rises = low["front_rate"] / high["front_rate"]
     there = [_split(moved(row)) for row in buffer]
     first, peak = (max(some, key=lambda r: float(r["disk_rate"])) for some in (buffer, there))
-    word = NOT
-    if best is not none and there[0]["at"] < peak["at"] < there[-1]["at"]:
+    ends, word = (buffer[0]["at"], buffer[-1]["at"]), NOT
+    if best is not none and peak["at"] not in ends:
         as_said = published > CLOSE * best["rate"] and most > none["rate"] and rises > 1.05
-        word = REPRODUCED if as_said else DIRECTION
+        word = REPRODUCED if as_said and first["at"] not in ends else DIRECTION
     each_row, memory = 120 + COUNTER, best["memory"]
     law = each_row * best_cache(memory, each_row, best["size"], 1.0) / memory
     return Verdict(

@@ -79,12 +79,10 @@ def judge(rows: Sequence[Row]) -> Verdict:
     best = max(r["rate"] for r in old)
     first, last = old[0]["rate"] / best, old[-1]["rate"] / best
     shape = first >= HIGH and last <= LOW
-    error = max(worst(old, "equation"), worst(old, "predicted"))
+    error = max(worst(old, "equation"), worst(old, "predicted"), worst(new, "predicted"))
     word = NOT
     if shape and error <= NEARLY:
-        # This processor's costs are defaults where it is not calibrated: they may spoil a verdict,
-        # but a slow machine does not turn it round.
-        word = REPRODUCED if max(error, worst(new, "predicted")) <= TRACKS else DIRECTION
+        word = REPRODUCED if error <= TRACKS else DIRECTION
     ours = (
         f"{old[0]['rate']:,.0f} rows/s with a buffer of {old[0]['buffer'] / 1e6:.2f} MB, "
         f"{old[-1]['rate']:,.0f} with {old[-1]['buffer'] / 1e6:.1f} MB; the paper's equations are "

@@ -97,10 +97,15 @@ def _section(folder: Path, found: Experiment, verdict: Verdict) -> str:
             f"![{found.title}]({folder.name}/{chart})",
             f"{found.method} Data: {found.data}. {_devices(origin['devices'])}Scale: "
             f"{origin['scale']}, seed {origin['seed']}, {origin['seconds']} s; commit "
-            f"`{str(origin['commit'])[:12]}`. "
+            f"`{_commit(origin['commit'])}`. "
             f"[Rows]({folder.name}/{csv}), [origin]({folder.name}/{record}).",
         ]
     )
+
+
+def _commit(found: str | None) -> str:
+    name, _, dirty = str(found).partition("-")
+    return name[:12] + (f"-{dirty}" if dirty else "")
 
 
 def _devices(names: list[str]) -> str:

@@ -59,14 +59,14 @@ def sweep(pages: IntArray, gap: int) -> tuple[int, int]:
 class Rolled:
     """sweepjoin in parts: slots are filled, then the rows next in order of their page leave."""
 
-    def __init__(self, draws: Draws, page: IntArray, slots: int, parts: int) -> None:
-        self._draws, self._page, self._slots = draws, page, slots
+    def __init__(self, draws: Draws, page: IntArray, slots: int, parts: int, gap: int = 0) -> None:
+        self._draws, self._page, self._slots, self._gap = draws, page, slots, gap
         self._size = slots // parts
         self._waiting = np.sort(page[draws.take(slots)])
         self._done = -1
 
-    def step(self) -> tuple[int, int, bool]:
-        """(pages, rows, whether a round ends here)"""
+    def step(self) -> tuple[int, int, int, bool]:
+        """(reads, pages, rows, whether a round ends here)"""
         first = int(np.searchsorted(self._waiting, self._done, "right")) % len(self._waiting)
         stop = min(len(self._waiting), first + self._size)
         stop = int(np.searchsorted(self._waiting, self._waiting[stop - 1], "right"))
@@ -74,17 +74,17 @@ class Rolled:
         ends, self._done = stop == len(self._waiting), int(part[-1])
         new = self._page[self._draws.take(self._slots - len(rest))]
         self._waiting = np.sort(np.concatenate([rest, new]))
-        return len(np.unique(part)), len(part), ends
+        return *sweep(part, self._gap), len(part), ends
 
-    def pages_per_row(self, warm: int, counted: int) -> float:
-        """Over so many rounds."""
-        rounds = pages = rows = 0
+    def per_row(self, warm: int, counted: int) -> tuple[float, float]:
+        """(reads, pages), over so many rounds."""
+        rounds = reads = pages = rows = 0
         while rounds < warm + counted:
-            read, left, ends = self.step()
+            asked, brought, left, ends = self.step()
             if rounds >= warm:
-                pages, rows = pages + read, rows + left
+                reads, pages, rows = reads + asked, pages + brought, rows + left
             rounds += ends
-        return pages / rows
+        return reads / rows, pages / rows
 
 
 class Hybrid:

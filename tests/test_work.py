@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from semistream.plan import STREAM_ROW, split_memory
 from semistream.predict import predict
 from semistream.rhythm import Rhythm
 from semistream.spec import MasterFacts, Workload
+from semistream.tuner import tune
 from semistream.work import Case, Work, work_of
 from tests.fed_join import SCHEMA, FedJoin, make_store
 
@@ -99,6 +101,25 @@ def test_real_joins_do_what_is_said(
     assert said.disk.pages / share == pytest.approx(read / each, rel=pages)
     assert said.steps / share == pytest.approx(made / each, rel=steps)
     assert said.pieces == pytest.approx((after.pieces - before.pieces) / came, rel=pieces)
+
+
+@pytest.mark.parametrize("skew", [0.3, 0.5, 0.6, 0.7])
+def test_the_tuner_knows_whether_the_front_stage_will_sleep(store: Path, skew: float) -> None:
+    """Else it would give half of the memory to one that stays awake for a few hits."""
+    with closing(ss.Store.open(store, io="pread")) as master:
+        stream = Workload(skew, row_bytes=48, columns=2, batch_rows=20_000)
+        open_knobs = ss.Params(sketch=False)
+        asked = Case(ss.ALGORITHMS["sweepjoin"], facts(master), stream, 5 << 19, open_knobs)
+        found = tune(asked, DEFAULT_MACHINE)
+    fed = FedJoin(store, "sweepjoin", found.case.params, skew, False, "pread")
+    fed.feed(300_000)
+    before = fed.join.stats
+    fed.feed(200_000)
+    after = fed.join.stats
+    fed.close()
+    read = (after.pages_read - before.pages_read) / (after.rows_matched - before.rows_matched)
+    assert found.work.disk.pages == pytest.approx(read, rel=0.05)
+    assert found.work.waiting == after.slots
 
 
 @pytest.mark.parametrize("fed", [("cinlj", PLAIN, "pread", 500)], indirect=True, ids=_words)

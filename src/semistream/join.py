@@ -115,7 +115,8 @@ class SemiStreamJoin:
         return self._turns.take(engine.intake())
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """One iteration of the disk phase, whatever waits."""
+        """One iteration of the disk phase, whatever waits. It need not answer all of it:
+        `drain` does."""
         self._turns.ready()
         self._go_on_with_shed()
         return self._turns.take(self._engine.step()) if self._engine is not None else iter(())

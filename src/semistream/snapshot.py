@@ -30,7 +30,7 @@ class Saved:
     """What a snapshot holds."""
 
     rows: pa.Table  # waiting rows, the stream's columns
-    extra: pa.Table  # per waiting row: matched before, page to go on from, pages seen
+    extra: pa.Table  # per waiting row: matched before, page to go on from, age
     counters: dict[str, int]
     phase: dict[str, Any]
     knobs: dict[str, Any]  # those that a plan chooses, as they were

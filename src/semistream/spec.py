@@ -101,6 +101,7 @@ class MasterFacts:
     overlapping: bool  # the keys of neighbouring pages may overlap
     ordered: bool  # pages are in the order of keys, from the first to the last
     resident_bytes: int  # memory that reading it takes for good, such as an index
+    spans: int = 0  # ranges of keys that pages share; 0: every page has its own
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

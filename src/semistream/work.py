@@ -32,6 +32,7 @@ from .rhythm import GUESSES, Rhythm, fills
 from .spec import Algorithm, MasterFacts, Params, Workload
 
 FILLED = 0.9  # of a front stage's room: its youngest and oldest segments are being made
+FILLING = 0.75  # of the repetition below which a front stage sleeps: with less it surely does
 KNOWS = 0.65  # as many of the most popular keys would hit as often as those that it has found
 COPIES = 3  # of a row while a database sends it
 MOST_KEYS = 10_000  # that a database is asked for at once
@@ -148,11 +149,17 @@ def popular(workload: Workload, top: float, rows: float) -> float:
 
 
 def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool:
-    """Whether too few rows ask for a key again, among as many rows as it watches at a time."""
-    linked = case.algorithm.disk in ("scan", "seek")
+    """Whether too few rows ask for a key again, among as many rows as it watches at a time: at
+    least a cycle of a scan, a round of a sweep in parts."""
+    disk, master = case.algorithm.disk, case.master
+    linked = disk in ("scan", "seek")
     together = waiting_rows(split.backlog, STREAM_ROW, linked, _width(case.workload))
-    watched = max(1024, room * 16 // 18, together if case.algorithm.disk == "scan" else 0)
-    if 1 - zipf.expected_distinct(watched, rows, skew) / watched >= ASLEEP:
+    rounds = disk == "sweep" and not (master.mapped or master.by_key or case.ordered)
+    least = together if disk == "scan" else 2 * together if rounds else 0
+    watched = max(1024, room * 16 // 18, least)
+    # A round is so long that the cache answers rows before it is judged.
+    limit = ASLEEP * (FILLING if rounds else 1.0)
+    if 1 - zipf.expected_distinct(watched, rows, skew) / watched >= limit:
         return False
     return 1 - zipf.expected_distinct(together, rows, skew) / together < AWAKE
 
@@ -184,6 +191,7 @@ def _setting(case: Case, split: Split, cached: float, slots: float, gap_bytes: f
         release=case.params.release,
         mapped=master.mapped,
         in_order=case.ordered,
+        spans=master.spans,
     )
 
 

@@ -111,6 +111,7 @@ class DiskPhase(ABC):
 
     # What a snapshot needs beyond the rows themselves.
     def ages(self, slots: I32) -> I64:
+        """How long these have waited, as the phase counts it."""
         return np.zeros(len(slots), np.int64)
 
     def state(self) -> dict[str, Any]:

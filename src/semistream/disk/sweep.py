@@ -32,7 +32,7 @@ from .base import DiskPhase, Parts
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-LATE = 3  # times the slots: when so many rows came after one, it is over age. A round has 1.7
+LATE = 3  # times the rows that wait: when so many came after one, it is over age. A round has 1.7
 
 
 class Sweep(DiskPhase):
@@ -45,14 +45,19 @@ class Sweep(DiskPhase):
         self._borrows = self.borrows and not parts.steady
         parts.front.patient = self._borrows
         self._view = parts.master.view(self.columns)
+        # Where nothing is read, where answers are held until all older rows have theirs, and where
+        # rows are shed by step, a step answers everything.
+        whole = self._view is not None or parts.in_order or parts.steady
+        self._rounds = self.goes_round and not whole
         self._done: int | None = None  # codes up to this one had their turn; None: a round begins
         self._parts_done = self._part_rows = 0  # of this round
+        self._overdue = False  # rows were put back that are older than their tickets say
         self._watch()
 
     def _watch(self) -> None:
         """Parts are answered in the order of keys: only a round shows all of them, and a part
         without the hottest ones would send the front stage to sleep."""
-        if self.goes_round and self._view is None:
+        if self._rounds:
             self.parts.front.watch_at_least(2 * self.parts.backlog.capacity)
 
     def room(self) -> int:
@@ -67,10 +72,11 @@ class Sweep(DiskPhase):
             return
         slots, codes = self._sorted(backlog.slots())
         part, done = slice(0, len(codes)), None
-        if not self._all_at_once():
+        if self._rounds and not self._all_at_once(slots):
             part, done = self._part(codes)
         yield from self._answer(slots[part], codes[part])
         self._done, self._parts_done = done, 0 if done is None else self._parts_done + 1
+        self._overdue = False
         self._settle()
 
     @property
@@ -79,24 +85,29 @@ class Sweep(DiskPhase):
 
     def reset(self) -> None:
         super().reset()
-        self._done, self._parts_done = None, 0
+        self._done, self._parts_done, self._overdue = None, 0, False
+
+    def ages(self, slots: I32) -> I64:
+        """Rows that came after each of these, itself included."""
+        age: I64 = self.parts.backlog.arrivals - self.parts.backlog.ticket[slots]
+        return age
 
     def state(self) -> dict[str, Any]:
-        return {} if self._done is None else {"done": self._done}
+        return {"done": self._done, "overdue": self._overdue}
 
     def restore(self, state: dict[str, Any], slots: I32, ages: I64) -> None:
         self._done = state.get("done")
+        self._overdue = bool(state.get("overdue") or (ages > self.ages(slots)).any())
 
-    def _all_at_once(self) -> bool:
-        """Where nothing is read or no more rows come, where answers are held until all older rows
-        have theirs, where rows are shed by step, where one is over age, and where memory is to
-        change hands, for which nobody may wait."""
-        parts, front, backlog = self.parts, self.parts.front, self.parts.backlog
-        if self._view is not None or self.ending or parts.in_order or parts.steady:
+    def _all_at_once(self, slots: I32) -> bool:
+        """Where no more rows come, where one is over age, and where memory is to change hands, for
+        which nobody may wait."""
+        if self.ending or self._overdue:
             return True
-        oldest = backlog.ticket[backlog.slots()].min()
+        front, backlog = self.parts.front, self.parts.backlog
         lends = front.wants_to_wake or backlog.limit != self._own_bytes + front.spare
-        late = oldest < backlog.arrivals - LATE * backlog.capacity
+        waited = max(len(slots), PARTS * self._part_rows)
+        late = self.ages(slots).max() > LATE * waited
         return bool(late or (self._borrows and lends))
 
     def _part(self, codes: I64) -> tuple[slice, int | None]:
@@ -185,13 +196,13 @@ class Sweep(DiskPhase):
         range meets it."""
         master, ledger = self.parts.master, self.parts.ledger
         # After a failed read a row may go on at a later page than another with a larger code.
-        in_order = bool((np.diff(low) >= 0).all() and (np.diff(high) >= 0).all())
+        rising = bool((np.diff(low) >= 0).all() and (np.diff(high) >= 0).all())
         for numbers in page_blocks(master, low, high, self.parts.read_bytes):
             mine: slice | I64 = slice(
                 int(np.searchsorted(high, numbers[0], "right")),
                 int(np.searchsorted(low, numbers[-1], "right")),
             )
-            if not in_order:
+            if not rising:
                 mine = np.flatnonzero((low <= numbers[-1]) & (high > numbers[0]))
             ledger.set("read", int(master.page_bytes(numbers).sum()))
             pages = master.read(numbers, self.columns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..layout import layouts, row_bytes
 from ..spec import MasterFacts
 from .base import Master
@@ -34,4 +36,5 @@ def facts(master: Master) -> MasterFacts:
         overlapping=overlapping,
         ordered=info.indexed and master.ranges and one_run and not overlapping,
         resident_bytes=info.resident_bytes,
+        spans=len(np.unique(master.last)) if overlapping and info.indexed else 0,
     )

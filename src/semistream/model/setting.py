@@ -39,12 +39,13 @@ class Setting:
     release: str = "cycle"  # scans: a row leaves after a whole cycle, or at its match
     mapped: bool = False  # whether pages are mapped rather than read
     in_order: bool = False  # whether answers are held until all older rows have theirs
+    spans: float = 0.0  # ranges of keys that pages share; 0: every page has its own
 
     def __post_init__(self) -> None:
         require_skew(self.skew)
         for name in ("rows", "pages", "waiting", "read_pages"):
             require_at_least(name, getattr(self, name), 1)
-        for name in ("page_bytes", "cached", "gap", "pool_pages"):
+        for name in ("page_bytes", "cached", "gap", "pool_pages", "spans"):
             require_at_least(name, getattr(self, name), 0)
         if self.pages > self.rows:
             raise SpecError(

@@ -22,9 +22,11 @@ def sweep_work(setting: Setting) -> DiskWork:
     if setting.in_parts:
         filled, parts = rounds(setting)
     reads, pages = _sweep(setting, filled)
-    # A run of pages is cut where one read is full, and where a part ends.
+    # A run of pages is cut where one read is full, and where a part ends: with a read that is half
+    # full on average, or all of the part.
     runs = reads
-    cuts = max(0.0, pages / setting.read_pages - 1) + (parts - 1) / 2
+    full = pages / parts / setting.read_pages
+    cuts = parts * max(1.0, full + (0.5 if parts > 1 else 0.0)) - 1
     reads += cuts * max(0.0, 1 - reads / max(pages, 1e-9))
     each = setting.missed / filled
     return DiskWork(
@@ -42,10 +44,11 @@ def rounds(setting: Setting) -> tuple[float, float]:
 
     A part that was answered k parts ago has k parts' worth of new rows. So with m parts, each of p
     rows, (m + 1)/2 p slots are in use when one comes: that gives m, and m p rows in a round. A
-    part is a page at least, and a page that more rows ask for than fit into a part is one alone:
-    all of its rows and half of the others wait when it comes."""
+    part is a page at least, or all pages that share a range of keys, and a page that more rows ask
+    for than fit into a part is one alone: all of its rows and half of the others wait when it
+    comes."""
     used = ROLLED * swept(setting.missed) * setting.waiting
-    parts = min(2.0 * PARTS - 1, setting.pages)
+    parts = min(2.0 * PARTS - 1, setting.spans or setting.pages)
     hottest = _hottest(setting)
     if hottest * parts <= 1:
         return 2 * used * parts / (parts + 1), parts
