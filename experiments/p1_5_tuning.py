@@ -56,7 +56,8 @@ def cells(run: Run) -> Iterator[tuple[Row, Named]]:
     labels = {"rows": rows, "kind": "grid"}
     swapped, pinned = run.pick((1, 4), SWAPPED, SWAPPED), run.pick((1, 8), PINNED, PINNED)
     times = run.pick(1, 1, 4)  # pinned parts grow with memory
-    plain = usual(run, store, stream, "hybridjoin", memory, windows=run.pick(1, 4, WINDOWS)).cell
+    few = {"windows": run.pick(1, 4, WINDOWS), "misses": run.pick(200, 500, 4_000)}
+    plain = usual(run, store, stream, "hybridjoin", memory, **few).cell
     for k in swapped:
         for j in pinned:
             yield labels, with_parts(plain, master, k, j * times)
@@ -66,8 +67,8 @@ def cells(run: Run) -> Iterator[tuple[Row, Named]]:
     slices += [(middle, j) for j in (pinned[0], pinned[-1])]
     for k, j in run.pick(slices[:1], slices, slices):
         yield labels, with_parts(here, master, k, j * times)
-    few = replace(plain, windows=1)  # it makes very many small reads
-    yield {"rows": rows, "kind": "untuned"}, with_parts(few, master, UNTUNED, UNTUNED)
+    short = replace(plain, windows=1)  # it makes very many small reads
+    yield {"rows": rows, "kind": "untuned"}, with_parts(short, master, UNTUNED, UNTUNED)
     yield {"rows": rows, "kind": "best read"}, published(run, store, stream, memory)
     for thing in family(run, store, stream, memory, ("xhybridjoin", "sweepjoin"), HDD):
         yield {"rows": rows, "kind": "tuned"}, thing
