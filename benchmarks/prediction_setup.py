@@ -94,7 +94,8 @@ def rows_until_steady(found: Prediction) -> float:
     watched = 2 * cached_keys(split.front, width) if work.asleep else 0
     pool = 4 * split.pool / max(1, case.master.page_bytes)
     window = WARM_WINDOWS[case.algorithm.disk] * work.waiting / misses
-    return max(window, WARM_CACHE * work.cached / misses if work.hits else 0.0, watched, pool)
+    learns = case.algorithm.front == "groups" and work.hits > 0  # what is pinned is there at once
+    return max(window, WARM_CACHE * work.cached / misses if learns else 0.0, watched, pool)
 
 
 @contextmanager
