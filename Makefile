@@ -72,7 +72,7 @@ bench-lookups: setup ## measure lookups by key: the store, Parquet, PostgreSQL, 
 bench-model: setup ## prediction against measurement: is the model right, does the planner choose well?
 	$(BIN)/python -m benchmarks.prediction $(ARGS)
 
-experiments: setup ## the papers' experiments at laptop scale (40 min), and docs/reproduction.md from them
+experiments: setup ## the papers' experiments at laptop scale (42 min), and docs/reproduction.md from them
 	$(BIN)/python -m experiments all --out docs/reproduction $(ARGS)
 	$(BIN)/python -m experiments page
 

@@ -192,7 +192,7 @@ EXPERIMENT = Experiment(
     method="Rows arrive by the modelled clock, evenly (Poisson) or in bursts (a cascade with bias "
     f"{BIAS:g}, {LEVELS} levels of {TICK:g} s), after a warm-up; waits are from arrival to answer. "
     "All in memory is given sweepjoin's arrivals: it would take far more.",
-    minutes={"smoke": 0.1, "laptop": 1.6, "paper": 6},
+    minutes={"smoke": 0.1, "laptop": 1.7, "paper": 6},
     measure=run_all,
     judge=judge,
     draw=draw,

@@ -55,7 +55,7 @@ NEVER = 1 << 62
 
 
 def measure(scale: str, seed: int, folder: Path) -> Iterator[Row]:
-    total = {"smoke": 4, "laptop": 8, "paper": 8}[scale] * len(CACHES)
+    total = {"smoke": 4, "laptop": 2.6, "paper": 8}[scale] * len(CACHES)
     progress = Progress(total)
     for trace in traces(scale, seed, folder):
         with TemporaryDirectory() as place:

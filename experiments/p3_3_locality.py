@@ -142,7 +142,7 @@ EXPERIMENT = Experiment(
     "rows and intervals of R/50 rows at laptop scale (a 200th, the paper's proportions), intervals "
     "ten times as long, and one interval that never ends (what a measurement within an interval "
     "would see). The paper prints a last slice outside R; slices I-1 to I are taken.",
-    minutes={"smoke": 0.1, "laptop": 1.3, "paper": 200},
+    minutes={"smoke": 0.1, "laptop": 1.6, "paper": 200},
     measure=run_all,
     judge=judge,
     draw=draw,
