@@ -195,7 +195,7 @@ def worst(rows: Sequence[Row]) -> dict[str, Distance]:
 def judge(rows: Sequence[Row]) -> Verdict:
     found, slept = worst(rows), [r for r in rows if r.get("asleep")]
     ours = "; ".join(
-        f"{kind}: at most {100 * d.behind:.1f} points behind the best online policy "
+        f"{kind}: {_told(d.behind)} the best online policy "
         f"({d.ours} and {d.best}, {d.trace}, {d.part:.0%} of the keys; {_limit(kind)})"
         for kind, d in found.items()
     )
@@ -224,6 +224,11 @@ def by_bytes(rows: Sequence[Row], kind: str) -> float:
         other = max(r["hits_by_bytes"] for r in where(here, policy=set(POLICIES)))
         ahead.append(other - where(here, policy=distance.ours)[0]["hits"])
     return max(ahead)
+
+
+def _told(behind: float) -> str:
+    points = f"{100 * abs(behind):.1f} points"
+    return f"at most {points} behind" if behind > 0 else f"at least {points} ahead of"
 
 
 def _limit(kind: str) -> str:
