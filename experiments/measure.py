@@ -127,20 +127,27 @@ class Course:
     @property
     def _patience(self) -> float:
         """This machine: seconds of the warm-up at most. A cache has to learn."""
-        learns = self.found.case.algorithm.front == "groups"
-        return self.cell.seconds * (LEARNING if learns else 1)
+        return self.cell.seconds * (LEARNING if self._learns else 1)
 
     @property
     def _slow_to_learn(self) -> bool:
         """A front stage before look-ups of row after row on a modelled disk."""
-        algorithm = self.found.case.algorithm
-        learns = algorithm.disk == "lookup" and algorithm.front == "groups"
-        return learns and self.cell.device is not None
+        looks_up = self.found.case.algorithm.disk == "lookup"
+        return self._learns and looks_up and self.cell.device is not None
+
+    @property
+    def _learns(self) -> bool:
+        return self.found.case.algorithm.front == "groups"
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether it sweeps in parts, going round."""
+        return self.found.case.algorithm.disk == "sweep" and self.cell.device is not None
 
     def warm_up(self) -> None:
         self.go()  # compiles what is not compiled yet, and loads what must be in memory
         cell, begin = self.cell, self.busy
-        most = cell.most_rows * (LONGER if self.found.case.algorithm.front == "groups" else 1)
+        most = cell.most_rows * (LONGER if self._learns else 1)
         rows: float = cell.warm_rows or min(most, rows_until_steady(self.found))
         limit = math.inf if cell.device is not None or cell.warm_rows else self._patience
         rows = max(rows, self.cycle)
@@ -162,8 +169,7 @@ class Course:
         if self.phases > 1:
             yield from self._quarters()
             return
-        sweeps = self.found.case.algorithm.disk == "sweep" and cell.device is not None
-        segments = min(cell.segments, MOST_ROUNDS) if sweeps else cell.segments
+        segments = min(cell.segments, MOST_ROUNDS) if self._rounds else cell.segments
         rows = (cell.timed_rows or self._timed_rows()) / segments
         for _ in range(segments):
             if cell.device is None:
@@ -204,8 +210,9 @@ class Course:
         """Whether a sweep in parts has just ended a round: its parts are not all alike. On this
         machine a batch may have several of them, and the clock decides."""
         engine = self.join._engine
-        sweeps = self.found.case.algorithm.disk == "sweep" and self.cell.device is not None
-        return not sweeps or engine is None or engine.phase is None or engine.phase.position == 0
+        if not self._rounds or engine is None or engine.phase is None:
+            return True
+        return engine.phase.position == 0
 
     def _to_the_end_of_a_step(self, rows: float, seconds: float) -> None:
         """Push until so many rows and seconds have passed, and the last batch made a step."""
