@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from .columns import too_wide
 from .errors import KeyTypeError, SpecError
 from .kernels import hashing
 from .layout import plain, plain_type
@@ -27,6 +28,7 @@ Mask = NDArray[np.bool_]
 HASH = "xxh64-chained-seed0"  # named in every store's manifest
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 86_400
+_MOST_DIGITS = 76  # of a decimal256
 _NATURAL = ("integer", "bool", "date", "timestamp", "timestamp with zone", "time", "duration")
 
 
@@ -163,7 +165,10 @@ def coerce(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, Mask | None]
     if pa.types.is_fixed_size_binary(target):
         ok = np.asarray(pc.fill_null(pc.equal(pc.binary_length(array), target.byte_width), False))
         return pc.if_else(pa.array(ok), array, None).cast(target), ok
-    return array.cast(target), None
+    try:
+        return array.cast(target), None
+    except pa.ArrowInvalid:  # large texts into offsets of 32 bits
+        raise too_wide(target, array.nbytes) from None
 
 
 def _to_integer(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, Mask | None]:
@@ -195,15 +200,14 @@ def _to_unit(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, Mask | Non
     values, times, over = _raw(array), c * b, a * d
     if times >= over:
         factor = times // over
-        limit = np.iinfo(np.int64).max // factor
-        ok = (values <= limit) & (values >= -limit)
+        ok = (values <= (2**63 - 1) // factor) & (values >= -(2**63 // factor))
         values = np.where(ok, values, 0) * factor
     else:
         values, rest = np.divmod(values, over // times)
         ok = rest == 0
     if target.bit_width == 32:
-        top = np.iinfo(np.int32).max
-        ok &= (values <= top) & (values >= -top)
+        has = np.iinfo(np.int32)
+        ok &= (values <= has.max) & (values >= has.min)
         values = np.where(ok, values, 0).astype(np.int32)
     mask = np.asarray(array.is_null()) if array.null_count else None
     storage = pa.array(values, mask=mask)
@@ -211,25 +215,56 @@ def _to_unit(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, Mask | Non
 
 
 def _to_decimal(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, Mask | None]:
-    """Between decimals of any scale, and integers: exact by a round trip through 76 digits."""
-    goal = target if pa.types.is_decimal(target) else pa.decimal128(38, 0)
+    """Between decimals of any scale, and integers. All steps are within 76 digits, where Arrow
+    rescales exactly; only values that the target can hold are brought to its own width."""
     if pa.types.is_integer(array.type):
         array = array.cast(pa.decimal128(20, 0))
-    scale = max(array.type.scale, goal.scale)
-    wide = array.cast(pa.decimal256(76, scale))
-    narrow = wide.cast(goal, safe=False)  # cuts digits; what was cut shows on the way back
-    back = narrow.cast(pa.decimal256(76, scale), safe=False)
-    ok = np.asarray(pc.fill_null(pc.equal(wide, back), False))
+    scale = _decimal(target)[1]
+    coarser = min(array.type.scale, scale)  # only the difference counts, and Arrow wants no minus
+    mine, goal = (pa.decimal256(_MOST_DIGITS, s - coarser) for s in (array.type.scale, scale))
+    wide = _widened(array, mine).cast(max(mine, goal, key=lambda t: t.scale))
+    cut = wide.cast(goal, safe=False)
+    same = pc.equal(cut.cast(wide.type, safe=False), wide)  # what was cut shows on the way back
     if pa.types.is_decimal(target):
-        return narrow, ok
-    bounds = np.iinfo(target.to_pandas_dtype())
+        low, high = 1 - 10**target.precision, 10**target.precision - 1
+    else:
+        has = np.iinfo(target.to_pandas_dtype())
+        low, high = int(has.min), int(has.max)
     within = pc.and_(
-        pc.greater_equal(wide, pa.scalar(int(bounds.min)).cast(pa.decimal256(76, scale))),
-        pc.less_equal(wide, pa.scalar(int(bounds.max), pa.uint64()).cast(wide.type)),
+        pc.greater_equal(cut, _decimal_scalar(low, goal)),
+        pc.less_equal(cut, _decimal_scalar(high, goal)),
     )
-    ok &= np.asarray(pc.fill_null(within, False))
-    zero = pa.scalar(0, pa.decimal128(38, 0))
-    return pc.if_else(pa.array(ok), narrow, zero).cast(target), ok
+    ok = pc.fill_null(pc.and_(same, within), False)
+    return _narrowed(pc.if_else(ok, cut, pa.scalar(None, goal)), target), np.asarray(ok)
+
+
+def _widened(array: pa.Array, wide: pa.DataType) -> pa.Array:
+    """The same numbers in 32 bytes each, whatever scale the array says they have."""
+    t = array.type
+    plain_scale = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}
+    whole = plain_scale[t.bit_width](t.precision, 0)
+    whole_array = pa.Array.from_buffers(whole, len(array), array.buffers(), offset=array.offset)
+    widened = whole_array.cast(pa.decimal256(_MOST_DIGITS, 0))
+    return pa.Array.from_buffers(wide, len(array), widened.buffers(), offset=widened.offset)
+
+
+def _narrowed(kept: pa.Array, target: pa.DataType) -> pa.Array:
+    """Numbers of 32 bytes each in the bytes of `target`, which can hold them: a number in two's
+    complement that fits into fewer bytes is their lowest ones."""
+    if not len(kept):
+        return pa.array([], target)
+    raw = np.frombuffer(kept.buffers()[1], np.uint8).reshape(-1, 32)
+    raw = raw[kept.offset : kept.offset + len(kept), : target.bit_width // 8]
+    valid = pc.is_valid(kept).cast(pa.uint8())
+    bits = np.packbits(np.asarray(valid), bitorder="little")
+    buffers = [pa.py_buffer(bits), pa.py_buffer(np.ascontiguousarray(raw))]
+    return pa.Array.from_buffers(target, len(kept), buffers)
+
+
+def _decimal_scalar(number: int, t: pa.DataType) -> pa.Scalar:
+    """A decimal256 with this number in its bytes."""
+    raw = pa.py_buffer(number.to_bytes(32, "little", signed=True))
+    return pa.Array.from_buffers(t, 1, [None, raw])[0]
 
 
 # --- the stream's side of a join -----------------------------------------------------------------
@@ -311,12 +346,16 @@ def key_coder(
 
 def _check_pair(stream: str, a: pa.DataType, master: str, b: pa.DataType) -> None:
     kinds = {family(a), family(b)}
-    if "decimal" in kinds and kinds <= {"integer", "decimal"} and _digits(a, b) > 76:
+    plain_a, plain_b = plain_type(a), plain_type(b)
+    numbers = "decimal" in kinds and kinds <= {"integer", "decimal"}
+    if numbers and _digits(plain_a, plain_b) > _MOST_DIGITS:
         raise KeyTypeError(
             f"stream column {stream!r} is {a} and master column {master!r} is {b}: comparing them "
             "takes more than 76 digits; cast one of them to fewer digits first"
         )
-    if len(kinds) == 1 or kinds == {"integer", "decimal"}:
+    fixed = pa.types.is_fixed_size_binary(plain_a) and pa.types.is_fixed_size_binary(plain_b)
+    comparable = not fixed or plain_a == plain_b  # bytes of two lengths are never equal
+    if (len(kinds) == 1 and comparable) or kinds == {"integer", "decimal"}:
         return
     raise KeyTypeError(
         f"stream column {stream!r} is {a} and master column {master!r} is {b}: these types are "
@@ -326,11 +365,8 @@ def _check_pair(stream: str, a: pa.DataType, master: str, b: pa.DataType) -> Non
 
 def _digits(stream: pa.DataType, master: pa.DataType) -> int:
     """Decimal digits it takes to compare them at the finer of their scales (see _to_decimal)."""
-    stream_digits, stream_scale = _decimal(stream)
-    master_digits, master_scale = _decimal(master)
-    finest = max(stream_scale, master_scale)
-    digits = stream_digits - stream_scale + finest
-    return max(digits, master_digits + finest) if pa.types.is_integer(master) else digits
+    digits, scale = _decimal(stream)
+    return max(digits, scale - _decimal(master)[1], digits - scale + _decimal(master)[1])
 
 
 def _decimal(t: pa.DataType) -> tuple[int, int]:
