@@ -23,6 +23,7 @@ from .errors import (
     SemiStreamError,
     ShedError,
     SpecError,
+    SpillError,
     StateError,
     StoreError,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "ShedReceiver",
     "Shedding",
     "SpecError",
+    "SpillError",
     "StateError",
     "Store",
     "StoreError",

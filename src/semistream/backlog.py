@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .columns import Chunks
+from .failures import RECOVERABLE
 from .kernels import multimap
 from .layout import row_bytes
 from .memory import Ledger
@@ -106,15 +107,16 @@ class Backlog:
             return self.limit - self.capacity * self._per_row - self._bytes
         return self.towards - self._rows_in(self.towards) * self._per_row - self._bytes
 
-    def _account(self) -> None:
-        self._ledger.set("backlog", self.capacity * self._per_row + self._bytes)
+    def _account(self, more: int = 0) -> None:
+        """What is held, and `more` that is about to be."""
+        self._ledger.set("backlog", self.capacity * self._per_row + self._bytes + more)
 
     def add(self, rows: pa.RecordBatch, codes: I64) -> I32:
         """Take rows in; they are the backlog's own copy. Returns their slots."""
         n = len(codes)
+        chunk = self._new_chunk(rows, n)  # it may be refused, before anything has changed
         slots = self._free[self._free_count - n : self._free_count][::-1].copy()
         self._free_count -= n
-        chunk = self._new_chunk(rows, n)
         self.codes[slots] = codes
         self.loc[slots] = (np.int64(chunk) << 32) | np.arange(n, dtype=np.int64)
         self.matched[slots] = False
@@ -146,6 +148,7 @@ class Backlog:
 
     def _new_chunk(self, rows: pa.RecordBatch, n: int) -> int:
         size = rows.get_total_buffer_size() + CHUNK_BYTES
+        self._account(size)
         self._bytes += size
         if 0 in self._alive:
             chunk = self._alive.index(0)
@@ -193,11 +196,14 @@ class Backlog:
         self._dead_before = self._dead
 
     def _bring_together(self, slots: I32) -> None:
-        """Copy these rows into a chunk of their own."""
+        """Copy these rows into a chunk of their own; if that cannot be, they stay where they
+        are."""
         if len(slots):
-            rows, old = self.take(slots), self.loc[slots] >> 32
-            chunk = self._new_chunk(rows, len(slots))
-            self._account()  # both are there for a moment
+            try:
+                rows, old = self.take(slots), self.loc[slots] >> 32
+                chunk = self._new_chunk(rows, len(slots))  # both are there for a moment
+            except RECOVERABLE:
+                return
             self.loc[slots] = (np.int64(chunk) << 32) | np.arange(len(slots), dtype=np.int64)
             self._leave_chunks(np.bincount(old, minlength=len(self._alive)))
 

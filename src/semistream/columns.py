@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from .errors import SpecError
 from .kernels import gather as k
 from .kernels import search
-from .layout import Layout, addresses, byte_aligned, layouts, plain_type
+from .layout import Layout, addresses, byte_aligned, layouts
 from .nested import value_bytes
 
 I64 = NDArray[np.int64]
@@ -187,12 +187,12 @@ class Chunks:
         for c in np.unique(chunk):
             mask = chunk == c
             rows = loc[mask] & k.ROW
-            parts.append(_taken(self.array(int(c), j), rows))
+            parts.append(self.array(int(c), j).take(pa.array(rows)))
             where[mask] = at + np.arange(len(rows))
             at += len(rows)
         if not parts:
-            return pa.array([], self.layouts[j].type)
-        return _taken(pa.concat_arrays(parts), where)
+            return pa.nulls(0, self.layouts[j].type)
+        return pa.concat_arrays(parts).take(pa.array(where))
 
     def measure(self, loc: I64, columns: Sequence[int] | None = None) -> tuple[int, Sizes]:
         """Bytes of a row's fixed part, and where the values of varying width are."""
@@ -275,7 +275,7 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
         raise too_wide(max(table.columns, key=lambda c: c.nbytes).type, table.nbytes)
     if batches:
         return batches[0]
-    empty = [pa.array([], field.type) for field in table.schema]
+    empty = [pa.nulls(0, field.type) for field in table.schema]
     return pa.RecordBatch.from_arrays(empty, schema=table.schema)
 
 
@@ -287,11 +287,3 @@ def group_rows(source: Any, start: I64, count: I32) -> I64:
     who, loc = np.empty(total, np.int32), np.empty(total, np.int64)
     source.pairs(start, count, 0, 0, who, loc)
     return loc
-
-
-def _taken(array: pa.Array, rows: I64) -> pa.Array:
-    """take, also for the view types, for which pyarrow has no such kernel."""
-    t = array.type
-    if pa.types.is_string_view(t) or pa.types.is_binary_view(t):
-        return array.cast(plain_type(t)).take(pa.array(rows)).cast(t)
-    return array.take(pa.array(rows))

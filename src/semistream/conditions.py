@@ -117,7 +117,13 @@ class Predicate:
         return tuple(self.master)
 
     def mask(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> NDArray[np.bool_]:
-        found = self.function(stream, master)
+        try:
+            found = self.function(stream, master)
+        except Exception as error:
+            raise SpecError(
+                f"the predicate {self.name} failed with {type(error).__name__}: {error}; no row is "
+                "lost: go on with drain() if it can work later"
+            ) from error
         if isinstance(found, pa.Array | pa.ChunkedArray):
             found = _plain(found)
         result = np.asarray(found)
@@ -164,5 +170,5 @@ def check_condition(condition: Condition, stream: pa.Schema, master: pa.Schema) 
 
 
 def _no_rows(schema: pa.Schema, names: Sequence[str]) -> pa.RecordBatch:
-    arrays = [pa.array([], schema.field(name).type) for name in names]
+    arrays = [pa.nulls(0, schema.field(name).type) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))

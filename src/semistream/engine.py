@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 from .assembly import Assembly
 from .columns import Chunks
+from .encodings import Encodings
+from .failures import Failure, attempt
 from .front import Hits
 from .layout import layouts
 from .memory import Ledger
@@ -39,14 +42,15 @@ class Engine(Assembly):
         ledger: Ledger,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        super().__init__(question, schema, ledger)
+        self.encodings = Encodings(schema)
+        super().__init__(question, self.encodings.inside, ledger)
         self.input: deque[pa.RecordBatch] = deque()
         self.steps = self.pieces = 0
         self.disk_seconds = 0.0
         self.between: Callable[[], None] = lambda: None  # called while nothing is under way
         self._clock = clock
         self._taken = 0  # rows of the stream that came so far
-        self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(schema))
+        self._same_width = all(c.kind in ("fixed", "bits") for c in layouts(self.schema))
         self._build(STREAM_ROW)
 
     def move(self, question: Question, changed: I64 | None) -> None:
@@ -98,25 +102,41 @@ class Engine(Assembly):
 
     def intake(self) -> Iterator[pa.RecordBatch]:
         while self.input:
-            batch = self.input[0]
             self.front.renew()  # before the batch is touched: it may fail
             if not self._built:
                 self._build(self._widest)  # a read failed while the parts were made anew
             self.between()
+            batch = self.next_input()
             taken = self._piece(batch)
             if taken == 0:
                 yield from self._make_room(batch)
-                continue
-            rest = batch.slice(taken)
-            if len(rest):
-                self.input[0] = rest
             else:
-                self.input.popleft()
-            piece = batch.slice(0, taken)
-            self.counters.rows_in += len(piece)
-            yield from self._in_order(self._take(piece))
+                piece = batch.slice(0, taken)
+                take = self._take(piece, partial(self._arrived, len(piece)))
+                yield from self._in_order(take)
         if self.phase is not None and not self.phase.waits:
             yield from self.drain()
+
+    def next_input(self) -> pa.RecordBatch:
+        """The first rows that are not taken in yet, as plain values: so many at a time, since these
+        may be far wider than the dictionary they came with."""
+        batch = self.input[0]
+        if batch.schema.types != self.schema.types:
+            rest = batch.slice(self.split.piece_rows)
+            batch = self.encodings.plain(batch.slice(0, self.split.piece_rows))
+            self.input[0] = batch
+            if len(rest):
+                self.input.insert(1, rest)
+        return batch
+
+    def _arrived(self, n: int) -> None:
+        """The first n rows of the input are ours now."""
+        self.counters.rows_in += n
+        rest = self.input[0].slice(n)
+        if len(rest):
+            self.input[0] = rest
+        else:
+            self.input.popleft()
 
     def _piece(self, batch: pa.RecordBatch) -> int:
         """How many rows of the batch can be taken in now, all being misses; 0: make room first."""
@@ -150,16 +170,12 @@ class Engine(Assembly):
             ends = Chunks.of(batch.slice(0, 1)).widths(np.zeros(1, np.int64))
             self._build(int(ends[1]) + ROOM_BYTES)
 
-    def _take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Front stage: answer what it can, let the rest wait."""
-        self.pieces += 1
+    def _take(self, batch: pa.RecordBatch, arrived: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+        """Front stage: answer what it can, let the rest wait. `arrived` is called when nothing can
+        fail any more that would leave rows both here and where they came from."""
         encoded = self.coder.encode(batch)
         rows = self.output.shape.extend(batch, encoded.arrays, self._taken)
-        self._taken += len(batch)
         codes, usable = encoded.codes, encoded.usable
-        answers = (self.counters.rows_matched, self.counters.rows_unmatched)
-        if self.summary is not None and self.summary.wants(len(codes), answers):
-            self.summary.add(codes, usable, lambda: batch.nbytes)
         self.ledger.set("intake", INTAKE_BYTES * len(batch))
         hits = self.front.probe(codes)
         answered = np.zeros(len(codes), np.bool_) if usable is None else ~usable
@@ -174,11 +190,19 @@ class Engine(Assembly):
         if self.front.complete:
             answered[:] = True
         stream = Chunks.of(rows)
-        if self.phase is not None and not answered.all():
+        waits = self.phase is not None and not answered.all()
+        if waits:
             self._wait(stream, codes, answered)
-            yield from self.phase.online()
+        arrived()
+        self.pieces += 1
+        self._taken += len(batch)
+        answers = (self.counters.rows_matched, self.counters.rows_unmatched)
+        if self.summary is not None and self.summary.wants(len(codes), answers):
+            self.summary.add(codes, usable, lambda: batch.nbytes)
         if answered.any():
             yield from self._answer_now(batch, stream, hits, answered)
+        if waits and self.phase is not None:
+            yield from self.phase.online()
         self.ledger.set("intake", 0)
 
     def _wait(self, stream: Chunks, codes: I64, answered: NDArray[np.bool_]) -> I32:
@@ -237,10 +261,13 @@ class Engine(Assembly):
             yield from work
             return
         for batch in work:
-            self.order.add(batch)
-            self.counters.rows_out -= len(batch)
+            if isinstance(batch, Failure):
+                yield batch
+            else:
+                yield from attempt(partial(self.order.add, batch))
+                self.counters.rows_out -= len(batch)
         for batch in self.order.release(self._oldest()):
-            self.counters.rows_out += len(batch)
+            self.counters.rows_out += 0 if isinstance(batch, Failure) else len(batch)
             yield batch
 
     def _oldest(self) -> int:

@@ -58,6 +58,10 @@ class ShedError(SemiStreamError):
     """Rows cannot be shed or brought back now. They stay where they were; call again later."""
 
 
+class SpillError(SemiStreamError):
+    """A temporary file cannot be written or read back. Nothing is lost: make room, and go on."""
+
+
 class InstallError(SemiStreamError):
     """The executors' Python lacks the package or something it needs, or has another version."""
 

@@ -16,21 +16,25 @@ import pyarrow as pa
 
 from .adapt import Pace
 from .adapting import Adapting, Stopwatch
-from .columns import one_batch
 from .conditions import Condition
 from .dividing import divide_anew
+from .encodings import Encodings
 from .engine import Engine
 from .errors import BudgetError, MasterError, SpecError, StateError
+from .failures import Failure
 from .learnt import learn, load_learnt, save_learnt
 from .master import Master, Source
 from .memory import Ledger
 from .question import On, Question, ask, check_same_columns, stream_of
+from .sealed import SealError, seal, unseal
 from .shed import Shedding, SheddingEngine, load_shed, restore_shed, save_shed, shed_target
 from .sketch import workload_of
-from .snapshot import load, save
+from .snapshot import Saved, load, save
 from .spec import Params, Workload
 from .stats import Stats, stats_of
 from .turns import Turns
+
+_SNAPSHOT = "snapshot"  # the kind of sealed bytes
 
 
 class SemiStreamJoin:
@@ -90,6 +94,7 @@ class SemiStreamJoin:
         self.shed, self._target = shed, shed_target(shed, question.algorithm.name)
         self._ledger = Ledger(self.budget)
         self._engine: Engine | None = None
+        self._guessed = False  # what the stream's columns are
         self._turns = Turns(self._watch)
         self._before = (self.master.traffic.pages, self.master.traffic.bytes)
         if stream_schema is not None:
@@ -112,20 +117,20 @@ class SemiStreamJoin:
             raise SpecError(f"push takes a pyarrow RecordBatch, not {type(batch).__name__}")
         engine = self._engine_for(batch.schema)
         engine.input.append(batch)
-        return self._turns.take(engine.intake())
+        return self._begin(engine.intake())
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the disk phase, whatever waits. It need not answer all of it:
         `drain` does."""
         self._turns.ready()
         self._go_on_with_shed()
-        return self._turns.take(self._engine.step()) if self._engine is not None else iter(())
+        return self._begin(self._engine.step()) if self._engine is not None else iter(())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Answer everything that waits, and all shed rows."""
         self._turns.ready()
         self._go_on_with_shed()
-        return self._turns.take(self._engine.drain()) if self._engine is not None else iter(())
+        return self._begin(self._engine.drain()) if self._engine is not None else iter(())
 
     def refresh(self, master: Master | None = None) -> Iterator[pa.RecordBatch]:
         """Answer everything that waits, then go on with the newest version of the master, or with
@@ -133,7 +138,18 @@ class SemiStreamJoin:
         the version moves when it ends."""
         self._turns.ready()
         self._go_on_with_shed()
-        return self._turns.take(self._refresh(master))
+        return self._begin(self._refresh(master))
+
+    def _begin(self, work: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self._turns.take(self._encoded(work))
+
+    def _encoded(self, work: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Output with the dictionaries and views that the stream came with."""
+        for out in work:
+            if isinstance(out, Failure) or self._engine is None:
+                yield out
+            else:
+                yield from self._engine.encodings.encode(out)
 
     def _refresh(self, wanted: Master | None) -> Iterator[pa.RecordBatch]:
         if self._engine is not None:
@@ -158,7 +174,7 @@ class SemiStreamJoin:
             question = self._ask_again(master, "auto")
         if self._engine is not None:
             schema = question.design(self._engine.schema)[1].schema
-            if not schema.equals(self.output_schema):
+            if not schema.equals(self._engine.output.shape.schema):
                 raise MasterError(
                     f"the columns of {master.describe().name} are others now, so the output would "
                     "change in the middle of the stream; start a new join"
@@ -191,7 +207,7 @@ class SemiStreamJoin:
         """Begin with the popular keys of another join on this master: their rows are read now, so
         that the front stage is not empty. It changes speed only. The stream's columns must be
         known: give stream_schema=, or push first; nothing may wait."""
-        self._turns.ready()
+        self._turns.settled()
         if learnt == b"":
             return
         codes, uses = load_learnt(learnt)
@@ -217,7 +233,7 @@ class SemiStreamJoin:
         """The columns of the output; known after the first push, or from `stream_schema`."""
         if self._engine is None:
             raise StateError("the output's columns are known after the first push")
-        return self._engine.output.shape.schema
+        return self._engine.encodings.output_schema(self._engine.output.shape.schema)
 
     @property
     def stats(self) -> Stats:
@@ -258,7 +274,8 @@ class SemiStreamJoin:
     def check(self, schema: pa.Schema) -> pa.Schema:
         """The output's columns for a stream with these columns. Raises what `push` would raise for
         names, types and budget, and allocates nothing."""
-        return self._question.design(schema)[1].schema
+        encodings = Encodings(schema)
+        return encodings.output_schema(self._question.design(encodings.inside)[1].schema)
 
     def _engine_for(self, schema: pa.Schema) -> Engine:
         """The engine, made for the first batch's columns; later batches must have the same."""
@@ -271,7 +288,10 @@ class SemiStreamJoin:
                 self._engine = SheddingEngine(
                     self._question, schema, self._ledger, self.shed, self._target
                 )
-        check_same_columns(self._engine.schema, schema)
+        encodings = Encodings(schema)
+        if self._guessed and encodings.inside.types == self._engine.schema.types:
+            self._engine.encodings, self._guessed = encodings, False
+        check_same_columns(self._engine.encodings.outside, schema)
         return self._engine
 
     def _go_on_with_shed(self) -> None:
@@ -281,56 +301,73 @@ class SemiStreamJoin:
             if found:
                 schema = self._target.get(found[0].name).schema
                 self._engine_for(schema.remove_metadata())
+                self._guessed = True  # segments have plain values, the stream may be encoded
 
     # --- snapshots -----------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Waiting rows and counters as bytes (an Arrow stream). The front stage is not part of it:
-        it changes speed only."""
-        self._turns.ready()
+        """Waiting rows, rows of a push that failed, and counters as bytes. The front stage is not
+        part of it: it changes speed only."""
+        self._turns.settled()
         engine = self._engine
         if engine is None:
             return b""
         if engine.order is not None and (engine.waiting or engine.order.rows):
             raise StateError("an ordered join holds answers that wait: call drain() first")
-        if engine.input:
-            raise StateError("rows of the last push are still to be taken in: call drain() first")
-        parts = (engine.counters, engine.phase, self.params, engine.division)
-        saved = save(engine.schema, self._identity(), *parts)
-        return save_shed(engine, saved) if isinstance(engine, SheddingEngine) else saved
+        saved = save(engine, self.algorithm.name, self._identity(), self.params)
+        if isinstance(engine, SheddingEngine):
+            saved = save_shed(engine, saved)
+        return seal(_SNAPSHOT, saved)
 
     def restore(self, snapshot: bytes) -> None:
-        """Go on from a snapshot of a join with the same question on the same master version."""
-        self._turns.ready()
+        """Go on from a snapshot of a join with the same question on the same master version. With
+        algorithm="auto" it goes on with the algorithm of that join."""
+        self._turns.settled()
         if self.stats.rows_in > self.stats.shed_out:
             raise StateError("restore goes into a new join; this one has taken in rows")
         if snapshot == b"":
             return
+        try:
+            content = unseal(_SNAPSHOT, snapshot)
+        except SealError as error:
+            raise StateError(
+                f"these {len(snapshot)} bytes are not a whole snapshot of a join ({error}); "
+                "restore an older one"
+            ) from error
         if self.shed is not None:
-            snapshot, shed = load_shed(snapshot)
-        saved = load(snapshot, self._identity())
+            content, shed = load_shed(content)
+        saved = load(content, self._identity())
+        engine = self._engine_of(saved)
+        if saved.division is not None and engine.phase is not None:
+            divide_anew(engine, saved.division)
+        saved.refill(engine)
+        engine.input.extend(saved.input)
+        vars(engine.counters).update(saved.counters)
+        if isinstance(engine, SheddingEngine):
+            restore_shed(engine, shed)
+
+    def _engine_of(self, saved: Saved) -> Engine:
+        """The engine of the join that was saved: its algorithm, its knobs, its columns."""
+        if saved.algorithm != self.algorithm.name:
+            if not self._auto:
+                raise StateError(
+                    f"the snapshot has algorithm {saved.algorithm!r}, this join "
+                    f"{self.algorithm.name!r}; restore it into a join with algorithm="
+                    f'"{saved.algorithm}" or "auto"'
+                )
+            self._set_question(self._ask_again(self.master, saved.algorithm))
+            self._engine = None
         # Another machine, or this one calibrated since, may divide the memory in another way.
         params = replace(self.params, **saved.knobs)
         if params != self.params:
             self._set_question(replace(self._question, params=params))
             if self._engine is not None:
                 self._engine.move(self._question, None)
-        engine = self._engine_for(saved.rows.schema)
-        if saved.division is not None and engine.phase is not None:
-            divide_anew(engine, saved.division)
-        if engine.phase is not None and saved.rows.num_rows:
-            batch = one_batch(saved.rows)
-            encoded = engine.coder.encode(batch)
-            rows = engine.output.shape.extend(batch, encoded.arrays, 0)
-            saved.refill(engine.phase, rows, encoded.codes)
-        vars(engine.counters).update(saved.counters)
-        if isinstance(engine, SheddingEngine):
-            restore_shed(engine, shed)
+        return self._engine_for(saved.columns)
 
     def _identity(self) -> dict[str, Any]:
         """What a snapshot must have in common with the join that it is restored into."""
         return {
-            "algorithm": self.algorithm.name,
             "spec": repr(self.spec),
             "version": self.master.describe().version,
             "master": self.master.identity(),

@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .columns import Chunks
+from .failures import RECOVERABLE
 from .front import Front, Hits
 from .ghosts import Ghosts
 from .grouptable import Groups
@@ -144,6 +145,14 @@ class KeyGroups(Front):
         self._cycle = rows
 
     def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
+        """What cannot be kept after all leaves the cache empty: it changes speed only, and whoever
+        offers is in the middle of an answer."""
+        try:
+            self._offer(codes, uses, start, count, pages)
+        except RECOVERABLE:
+            self.clear()
+
+    def _offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
         rows = int(uses.sum())
         self._watched += rows
         self._repeated += rows - len(codes)

@@ -64,6 +64,11 @@ def check_key_type(t: pa.DataType, column: str, side: str) -> None:
             "since NaN, -0.0 and rounding make equality ambiguous; cast it to a decimal or an "
             "integer first"
         )
+    if isinstance(t, pa.BaseExtensionType):
+        raise KeyTypeError(
+            f"{side} key column {column!r} is {t}: extension types cannot be keys; use its storage "
+            f"({t.storage_type}) if that can be one"
+        )
     if family(t) is None:
         raise KeyTypeError(
             f"{side} key column {column!r} is {t}, which cannot be a key; use an integer, string, "
@@ -252,7 +257,7 @@ def _narrowed(kept: pa.Array, target: pa.DataType) -> pa.Array:
     """Numbers of 32 bytes each in the bytes of `target`, which can hold them: a number in two's
     complement that fits into fewer bytes is their lowest ones."""
     if not len(kept):
-        return pa.array([], target)
+        return pa.nulls(0, target)
     raw = np.frombuffer(kept.buffers()[1], np.uint8).reshape(-1, 32)
     raw = raw[kept.offset : kept.offset + len(kept), : target.bit_width // 8]
     valid = pc.is_valid(kept).cast(pa.uint8())

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .errors import SpecError
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -77,20 +79,52 @@ def byte_aligned(batch: pa.RecordBatch, columns: Sequence[Layout]) -> pa.RecordB
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
-def plain(array: pa.Array) -> pa.Array:
-    """Dictionary and view types as the plain type that the kernels read."""
+def plain(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Dictionaries, views and runs as the plain type that the kernels read."""
     t = array.type
-    target = plain_type(t)
     if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+        return pa.concat_arrays([pa.nulls(0, plain_type(t)), *map(plain, array.chunks)])
+    if pa.types.is_dictionary(t):
+        return plain(array.dictionary).take(array.indices)
+    if pa.types.is_run_end_encoded(t):
+        return plain(pc.run_end_decode(array))
+    target = plain_type(t)
     return array if target == t else pc.cast(array, target)
 
 
 def plain_type(t: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(t):
+    if pa.types.is_dictionary(t) or pa.types.is_run_end_encoded(t):
         return plain_type(t.value_type)
     if pa.types.is_string_view(t):
         return pa.string()
     if pa.types.is_binary_view(t):
         return pa.binary()
     return t
+
+
+def check_columns(schema: pa.Schema, side: str) -> None:
+    """Refuse what cannot be carried through a join: encodings inside nested columns, for which
+    Arrow has no way to choose rows or to bring them together."""
+    for field in schema:
+        if side == "stream" and pa.types.is_run_end_encoded(field.type):
+            raise SpecError(
+                f"stream column {field.name!r} is {field.type}: runs end when rows are chosen, so "
+                "this encoding cannot be kept; decode it first (pyarrow.compute.run_end_decode)"
+            )
+        if _odd(field.type):
+            raise SpecError(
+                f"{side} column {field.name!r} is {field.type}: dictionaries, views and runs "
+                "inside nested columns are not supported; cast it to plain values first"
+            )
+
+
+def _odd(t: pa.DataType) -> bool:
+    """Whether there is an encoding below the outermost one."""
+    if pa.types.is_dictionary(t) or pa.types.is_run_end_encoded(t):
+        inner = t.value_type
+        return pa.types.is_dictionary(inner) or pa.types.is_run_end_encoded(inner) or _odd(inner)
+    if isinstance(t, pa.BaseExtensionType):
+        children = [t.storage_type]
+    else:
+        children = [t.field(i).type for i in range(t.num_fields)]
+    return any(plain_type(c) != c or _odd(c) for c in children)

@@ -46,20 +46,22 @@ class Ledger:
         self.parts: dict[str, int] = {}
         self.held = 0
         self.peak = 0
+        self.refused = 0  # how often more was asked for than there is
 
     def set(self, part: str, count: int) -> None:
-        """Part `part` now holds `count` bytes."""
-        self.held += count - self.parts.get(part, 0)
-        self.parts[part] = count
-        if self.held > self.peak:
-            self.peak = self.held
-            if self.held > self.budget:
-                self._over(part, count)
+        """Part `part` is to hold `count` bytes. More than the budget is refused, and then nothing
+        has changed: parts ask before they allocate."""
+        held = self.held + count - self.parts.get(part, 0)
+        if held > self.budget and held > self.held:
+            self.refused += 1
+            raise self._over(part, count, held)
+        self.held, self.parts[part] = held, count
+        self.peak = max(self.peak, held)
 
-    def _over(self, part: str, count: int) -> None:
-        raise OverrunError(
-            f"the join would hold {show_bytes(self.held)} ({part}: {show_bytes(count)}) with a "
-            f"budget of {show_bytes(self.budget)}; a single row may be too wide for it: "
-            f"give memory={self.held + self.held // 4}",
-            self.held + self.held // 4,
+    def _over(self, part: str, count: int, held: int) -> OverrunError:
+        return OverrunError(
+            f"the join would hold {show_bytes(held)} ({part}: {show_bytes(count)}) with a budget "
+            f"of {show_bytes(self.budget)}; a single row may be too wide for it: "
+            f"give memory={held + held // 4}",
+            held + held // 4,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from .columns import Chunks, Sizes
 from .conditions import Condition
 from .errors import SpecError
+from .failures import attempt
 from .kernels import gather
 from .keys import KeyCoder
 from .master import MasterInfo
@@ -248,28 +250,41 @@ class Output:
     ) -> Iterator[pa.RecordBatch]:
         at = 0
         while at < len(rows):
-            part = rows[at : at + self._step]
+            some = rows[at : at + self._step]
             found = None if loc is None else loc[at : at + self._step]
-            n, sizes, master_sizes = self._fit(stream, part, master, found)
-            if whole is not None:
-                columns = whole.slice(at, n).columns[: self.shape.stream]
-            else:
-                columns = stream.gather(part[:n], self._stream_columns, sizes)
-            if master is not None and found is not None:
-                columns += master.gather(found[:n], self._master_columns, master_sizes)
-            elif self.how == "left":
-                shown = [self.shape.schema.field(j).type for j in self._added()]
-                columns += [pa.nulls(n, t) for t in shown]
-            if self._tells:
-                columns.append(pa.repeat(pa.scalar(master is not None), n))
-            if self.shape.ordered:
-                columns += stream.gather(part[:n], [len(self.shape.extended) - 1])
-            batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-            self._ledger.set("output", batch.nbytes + 24 * n)
-            self.counters.rows_out += n
-            at += n
+            part = None if whole is None else whole.slice(at)
+            batch = yield from attempt(partial(self._batch, stream, some, master, found, part))
+            self.counters.rows_out += len(batch)
+            at += len(batch)
             yield batch
         self._ledger.set("output", 0)
+
+    def _batch(
+        self,
+        stream: Chunks,
+        rows: I64,
+        master: RowSource | None,
+        loc: I64 | None,
+        whole: pa.RecordBatch | None,
+    ) -> pa.RecordBatch:
+        """As many of these rows, at least one, as one batch may have."""
+        n, sizes, master_sizes = self._fit(stream, rows, master, loc)
+        if whole is not None:
+            columns = whole.slice(0, n).columns[: self.shape.stream]
+        else:
+            columns = stream.gather(rows[:n], self._stream_columns, sizes)
+        if master is not None and loc is not None:
+            columns += master.gather(loc[:n], self._master_columns, master_sizes)
+        elif self.how == "left":
+            shown = [self.shape.schema.field(j).type for j in self._added()]
+            columns += [pa.nulls(n, t) for t in shown]
+        if self._tells:
+            columns.append(pa.repeat(pa.scalar(master is not None), n))
+        if self.shape.ordered:
+            columns += stream.gather(rows[:n], [len(self.shape.extended) - 1])
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        self._ledger.set("output", batch.nbytes + 24 * n)
+        return batch
 
     def _added(self) -> range:
         return range(self.shape.stream, self.shape.stream + self.shape.shown)

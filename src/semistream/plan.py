@@ -123,8 +123,9 @@ def divide(masters: Sequence[MasterFacts], budget: int) -> list[int]:
 def _least(master: MasterFacts, stream_row: int, shed: bool = False) -> Split:
     """The smallest parts that work: one page read, one row in, one row out."""
     page = master.max_page_bytes + 1024
+    row = page * 2 if master.nested else page  # a bit for every part of a value, NULL or not
     return Split(
-        output=LEAST_OUTPUT + page + 2 * stream_row,
+        output=LEAST_OUTPUT + row + 2 * stream_row,
         read=0 if master.mapped else 2 * page,
         front=0,
         backlog=LEAST_BACKLOG + 2 * stream_row,

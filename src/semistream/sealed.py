@@ -82,14 +82,14 @@ def check_tail(tail: bytes, crc: int) -> None:
 def write_sealed(file: IO[bytes], kind: str, length: int, fill: Callable[[Any], None]) -> None:
     """Seal what `fill` writes, exactly `length` bytes, without holding it in memory."""
     file.write(seal_head(kind, length))
-    counted = _Counted(file)
-    fill(counted)
-    if counted.count != length:
-        raise ValueError(f"{counted.count} bytes were written where {length} were announced")
-    file.write(_TAIL.pack(counted.crc, _END))
+    checked = Checked(file)
+    fill(checked)
+    if checked.count != length:
+        raise ValueError(f"{checked.count} bytes were written where {length} were announced")
+    file.write(_TAIL.pack(checked.crc, _END))
 
 
-class _Counted:
+class Checked:
     """A file to write to that remembers how much, and its checksum. It does not own the file."""
 
     closed = False

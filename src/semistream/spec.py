@@ -102,6 +102,7 @@ class MasterFacts:
     ordered: bool  # pages are in the order of keys, from the first to the last
     resident_bytes: int  # memory that reading it takes for good, such as an index
     spans: int = 0  # ranges of keys that pages share; 0: every page has its own
+    nested: bool = False  # some column's values have parts: lists, structs, maps
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

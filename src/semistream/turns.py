@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from itertools import chain
 
 import pyarrow as pa
 
-from .errors import BudgetError, MasterError, OverrunError, ShedError, StateError
+from .errors import StateError
+from .failures import RECOVERABLE, Failure
 
 
 class Turns:
@@ -20,6 +22,7 @@ class Turns:
     def forget(self) -> None:
         """Unread output and a failure count no more."""
         self._pending: Iterator[pa.RecordBatch] | None = None
+        self._stopped: Iterator[pa.RecordBatch] | None = None  # work that can go on
         self._failed: BaseException | None = None
 
     def ready(self) -> None:
@@ -34,9 +37,19 @@ class Turns:
                 "join.push(batch): ...) before the next call"
             )
 
+    def settled(self) -> None:
+        """Raise if no call can begin now, or if an answer was begun and not finished."""
+        self.ready()
+        if self._stopped is not None:
+            raise StateError(
+                "the last call failed in the middle of an answer: call drain() to go on with it"
+            )
+
     def take(self, work: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Start the work now, up to its first output. The rest is done as it is read, so that
-        output never piles up in memory."""
+        """Start the work now, up to its first output, after what an earlier call could not finish.
+        The rest is done as it is read, so that output never piles up in memory."""
+        if self._stopped is not None:
+            work, self._stopped = chain(self._stopped, work), None
         first = self._guarded(work)
         if first is None:
             return iter(())
@@ -51,15 +64,18 @@ class Turns:
         return rest(first)
 
     def _guarded(self, work: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-        """The next output. When the master cannot be read or the budget is refused, all rows are
-        still here, the pushed ones too: go on with drain(). After any other error they may not
-        be, and the join is of no more use."""
+        """The next output. After an error that is not a mistake in a program all rows are still
+        here, the pushed ones too: go on with drain(). After any other they may not be, and the join
+        is of no more use."""
         try:
             with self._watch:
-                return next(work, None)
+                out = next(work, None)
         except BaseException as error:
             self._pending = None
-            known = isinstance(error, MasterError | BudgetError | ShedError)
-            if not known or isinstance(error, OverrunError):
+            if not isinstance(error, RECOVERABLE):
                 self._failed = error
             raise
+        if isinstance(out, Failure):
+            self._pending, self._stopped = None, work
+            raise out.error
+        return out

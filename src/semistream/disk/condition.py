@@ -7,12 +7,14 @@ Nested     no equality: every waiting row with every row of the pages read, a ti
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import SpecError
+from ..failures import Failure, attempt
 from ..master import Pages
 from .base import Parts
 from .scan import Scan
@@ -23,11 +25,16 @@ TILE_BYTES = 256  # of memory per pair, columns of both sides included
 
 
 class Residual(Scan):
-    def _pairs(self, pages: Pages, valid: I64) -> Iterator[tuple[I32, I64]]:
+    def _pairs(self, pages: Pages, valid: I64) -> Iterator[tuple[I32, I64] | Failure]:
         step = self._tile()
-        for slots, loc in super()._pairs(pages, valid):
+        for found in super()._pairs(pages, valid):
+            if isinstance(found, Failure):
+                yield found
+                continue
+            slots, loc = found
             for at in range(0, len(slots), step):
-                yield self._kept(slots[at : at + step], pages, loc[at : at + step])
+                some = slots[at : at + step], pages, loc[at : at + step]
+                yield (yield from attempt(partial(self._kept, *some)))
 
     def _tile(self) -> int:
         """Pairs looked at together, within the memory for output."""
@@ -58,7 +65,7 @@ class Nested(Residual):
             )
         super().__init__(parts)
 
-    def _pairs(self, pages: Pages, valid: I64) -> Iterator[tuple[I32, I64]]:
+    def _pairs(self, pages: Pages, valid: I64) -> Iterator[tuple[I32, I64] | Failure]:
         waiting, step = self.parts.backlog.oldest_first(), self._tile()
         loc = [(np.int64(p) << 32) | np.arange(n) for p, n in enumerate(pages.rows)]
         rows: I64 = np.concatenate(loc) if loc else np.zeros(0, np.int64)
@@ -71,4 +78,5 @@ class Nested(Residual):
             some = waiting[a : a + across]
             for b in range(0, len(rows), down):
                 part = rows[b : b + down]
-                yield self._kept(np.tile(some, len(part)), pages, np.repeat(part, len(some)))
+                pairs = np.tile(some, len(part)), pages, np.repeat(part, len(some))
+                yield (yield from attempt(partial(self._kept, *pairs)))

@@ -103,9 +103,9 @@ class Lookup(Sweep):
         size = int(master.page_bytes(number)[0]) + 1024
         self.trim(self.parts.pool_bytes - size)
         pages = master.read(number, self.columns)
+        self.parts.ledger.set("pool", self._pool_bytes + pages.allocated)
         self._pool[page] = pages
         self._pool_bytes += pages.allocated
-        self.parts.ledger.set("pool", self._pool_bytes)
         return pages
 
     def trim(self, pool_bytes: int) -> None:

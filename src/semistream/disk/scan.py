@@ -33,6 +33,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import MasterError
+from ..failures import Failure
 from ..kernels import multimap
 from ..master import Pages
 from .base import DiskPhase, Parts
@@ -62,6 +63,7 @@ class Scan(DiskPhase):
         self._per_step = -(-(1 + self._early) * parts.backlog.capacity // per_cycle)
         self._admitted = 0
         self._first = 0  # of the pages just read, the first that is not met yet
+        self._meets = False  # some of them are being met
         self._asked = 1  # rows asked for last
         self._misses = 1.0  # share of such rows that missed
         self._who: I32 = np.empty(parts.backlog.capacity, np.int32)
@@ -114,7 +116,7 @@ class Scan(DiskPhase):
         """The window meets these pages. Reads need not begin at the same pages in every cycle:
         where the oldest row's cycle ends within a read, that row leaves before the rest is met, so
         that no row meets a page twice."""
-        self._first = 0
+        self._first, self._meets = 0, True
         while self._first < len(pages.rows) and self._queue:
             begun = self._queue[0][2]
             if self._collector is not None:
@@ -126,13 +128,18 @@ class Scan(DiskPhase):
             yield from self._probe(some)
             yield from self._expire()
             self._first += met
+        self._meets = False
 
     def _probe(self, pages: Pages) -> Iterator[pa.RecordBatch]:
         """The pages against the window."""
         backlog = self.parts.backlog
         masks = [None if v is None else v.view(np.uint8) for v in pages.valid]
         valid = np.array([0 if m is None else m.ctypes.data for m in masks], np.int64)
-        for slots, loc in self._pairs(pages, valid):
+        for found in self._pairs(pages, valid):
+            if isinstance(found, Failure):
+                yield found
+                continue
+            slots, loc = found
             if len(slots) == 0:
                 continue
             yield from self.parts.output.pairs(
@@ -148,7 +155,7 @@ class Scan(DiskPhase):
         if self._collector is not None:
             self._collector.see(pages, valid, self._seen, self._first)
 
-    def _pairs(self, pages: Pages, valid: I64) -> Iterator[tuple[I32, I64]]:
+    def _pairs(self, pages: Pages, valid: I64) -> Iterator[tuple[I32, I64] | Failure]:
         """(waiting row, master row) with equal codes, in page order."""
         backlog, links = self.parts.backlog, self.parts.backlog.links
         assert links is not None
@@ -204,6 +211,9 @@ class Scan(DiskPhase):
         super().reset()
         self._queue.clear()
         self._admitted = 0
+        if self._meets and self._collector is not None:  # it has not seen all of these pages
+            self._collector.reset()
+        self._meets = False
 
     def ages(self, slots: I32) -> I64:
         age = np.zeros(self.parts.backlog.capacity, np.int64)

@@ -167,10 +167,10 @@ class PagePlan(Sweep):
             if self._utility[worst] >= served:
                 return
             self._push_out(worst)
+        self.parts.ledger.set("pool", self._cache_bytes + size)
         self._held[page] = pages
         self._cached[page] = True
         self._cache_bytes += size
-        self.parts.ledger.set("pool", self._cache_bytes)
 
     def trim(self, pool_bytes: int) -> None:
         while self._held and self._cache_bytes > pool_bytes:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..backlog import Links
 from ..columns import Chunks
+from ..failures import RECOVERABLE
 from ..front import Front
 from ..kernels import multimap
 from ..master import Master, Pages
@@ -106,7 +107,14 @@ class Collector:
             self._wanted = [self._best()]
 
     def see(self, pages: Pages, valid: I64, seen: int, first: int = 0) -> None:
-        """The scan has met these pages from the `first` on, `seen` in all."""
+        """The scan has met these pages from the `first` on, `seen` in all. If they cannot be kept
+        it begins anew: whoever scans is in the middle of an answer."""
+        try:
+            self._see(pages, valid, seen, first)
+        except RECOVERABLE:
+            self.reset()
+
+    def _see(self, pages: Pages, valid: I64, seen: int, first: int) -> None:
         if len(self._codes) == 0:
             if self._wanted:
                 self._begin(seen)

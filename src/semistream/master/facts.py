@@ -37,4 +37,5 @@ def facts(master: Master) -> MasterFacts:
         ordered=info.indexed and master.ranges and one_run and not overlapping,
         resident_bytes=info.resident_bytes,
         spans=len(np.unique(master.last)) if overlapping and info.indexed else 0,
+        nested=any(c.kind == "other" for c in layouts(info.schema)),
     )

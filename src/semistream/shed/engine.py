@@ -14,6 +14,7 @@ rows where they are and raises at its end.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 
@@ -107,7 +108,7 @@ class SheddingEngine(Moves):
         while self._examine > 0:
             self._fill()
             if not len(self.buffer):
-                if not self.input or not self._widen(self.input[0]):
+                if not self.input or not self._widen(self.next_input()):
                     return
                 continue
             chunk = self.buffer.head
@@ -118,7 +119,7 @@ class SheddingEngine(Moves):
                 continue
             self._examine -= taken
             self._arriving = chunk.origin
-            yield from self._take(self.buffer.pop(taken))
+            yield from self._take(chunk.rows.slice(0, taken), partial(self.buffer.pop, taken))
 
     def _shed(self, over: int) -> Iterator[pa.RecordBatch]:
         """Move `over` rows out. Where fewer wait, more are considered first: the front stage looks

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..backlog import Backlog
 from ..columns import Chunks
+from ..encodings import Encodings
 from ..engine import ROOM_BYTES, Engine
 from ..errors import BudgetError, ShedError
 from ..front import Front
@@ -39,7 +40,8 @@ class Moves(Engine):
     ) -> None:
         self._shedding = shedding
         self.buffer = StreamBuffer(ledger)
-        self.outside = Outside(target, asked(repr(question.spec), schema))
+        inside = Encodings(schema).inside  # rows go out as they are kept here
+        self.outside = Outside(target, asked(repr(question.spec), inside))
         self._popularity: Popularity | None = None
         self._arriving = 0  # origin of the rows in the front stage
         self._examine = 0
@@ -116,20 +118,11 @@ class Moves(Engine):
     def _fill(self) -> None:
         """Arrivals go into the buffer, as far as there is room."""
         while self.input:
-            batch = self.input[0]
+            batch = self.next_input()
             taken = self.buffer.add(batch)
             self._arrived(taken)
             if taken < len(batch):
                 return
-
-    def _arrived(self, n: int) -> None:
-        """The first n rows of the input are ours now."""
-        self.counters.rows_in += n
-        rest = self.input[0].slice(n)
-        if len(rest):
-            self.input[0] = rest
-        else:
-            self.input.popleft()
 
     def _make_place(self, rows: pa.RecordBatch) -> bool:
         """Slots are free and bytes are not: victims have left holes, or the row is wide."""
@@ -207,7 +200,7 @@ class Moves(Engine):
         """What has arrived and found no room goes out at once."""
         excess = sum(len(batch) for batch in self.input) - keep
         while excess > 0:
-            rows = self.input[0].slice(0, excess)
+            rows = self.next_input().slice(0, excess)
             rows = rows.slice(0, max(1, fitting(rows, self._segment_bytes())))
             if len(rows):
                 self._put(rows, 0)

@@ -43,12 +43,13 @@ def save_shed(engine: SheddingEngine, waiting: bytes) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def load_shed(snapshot: bytes) -> tuple[bytes, SavedShed]:
+def load_shed(snapshot: pa.Buffer) -> tuple[pa.Buffer, SavedShed]:
     try:
-        with pa.ipc.open_stream(pa.py_buffer(snapshot)) as reader:
+        with pa.ipc.open_stream(snapshot) as reader:
             table = reader.read_all()
         meta = table.schema.metadata
-        return meta[_WAITING], SavedShed(table, json.loads(meta[_STATE]))
+        waiting = pa.py_buffer(meta[_WAITING])
+        return waiting, SavedShed(table, json.loads(meta[_STATE]))
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"these bytes are not a snapshot of a join that sheds ({error}); restore it into a "

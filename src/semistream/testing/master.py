@@ -223,7 +223,7 @@ def _made_up(t: pa.DataType) -> pa.Array:
         with contextlib.suppress(pa.ArrowException):
             first = pa.array([str(n) for n in numbers]) if start == pa.string() else numbers
             return pa.array(first).cast(start).cast(t)
-    return pa.array([], t)
+    return pa.nulls(0, t)
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -321,7 +321,7 @@ def _dialect(kind: str) -> Dialect:
 
 def _empty(columns: Sequence[Column]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [pa.array([], c.type) for c in columns], names=[c.name for c in columns]
+        [pa.nulls(0, c.type) for c in columns], names=[c.name for c in columns]
     )
 
 

@@ -91,7 +91,7 @@ class Segment:
 
     def _none(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
-            [pa.array([], c.type) for c in self._order], names=[c.name for c in self._order]
+            [pa.nulls(0, c.type) for c in self._order], names=[c.name for c in self._order]
         )
 
     def _find(self) -> pa.RecordBatch:

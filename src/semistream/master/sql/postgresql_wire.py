@@ -158,7 +158,7 @@ class Connection(Driver):
 
 def _array(column: Column, count: int, value: bytes | None) -> pa.Array:
     if not count or value is None:
-        return pa.array([], column.type)
+        return pa.nulls(0, column.type)
     source = np.frombuffer(value, np.uint8).ctypes.data + HEADER
     valid = np.empty(count, np.bool_)
     if not column.fixed:

@@ -54,8 +54,9 @@ class StoreFile:
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """Where there are no rows at all, their columns are to be checked nevertheless."""
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+    """Where there are no rows at all, their columns are to be checked nevertheless. Made when it is
+    asked for: some types cannot even be empty, and are refused before."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
 
 def as_batches(data: Rows) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
@@ -63,9 +64,9 @@ def as_batches(data: Rows) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     if isinstance(data, pa.RecordBatch):
         return data.schema, [data]
     if isinstance(data, pa.Table):
-        return data.schema, [_no_rows(data.schema), *data.to_batches()]
+        return data.schema, chain(map(_no_rows, [data.schema]), data.to_batches())
     if isinstance(data, pa.RecordBatchReader):
-        return data.schema, chain([_no_rows(data.schema)], data)
+        return data.schema, chain(map(_no_rows, [data.schema]), data)
     batches: Iterator[pa.RecordBatch] = iter(data) if isinstance(data, Iterable) else iter(())
     first = next(batches, None)
     if not isinstance(first, pa.RecordBatch):

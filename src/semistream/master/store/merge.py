@@ -134,4 +134,4 @@ def _null_keys_of(whole: StorePages, first: int) -> Iterator[pa.RecordBatch]:
 def no_rows(store: StorePages) -> pa.RecordBatch:
     """A batch without rows, in the store's columns."""
     schema = store.design.schema
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)

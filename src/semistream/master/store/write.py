@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...columns import Chunks
 from ...errors import SpecError, StoreError
 from ...keys import HASH, check_key_type, is_natural, is_raw
-from ...layout import addresses, layouts, plain, plain_type
+from ...layout import addresses, check_columns, layouts, plain, plain_type
 from . import format as fmt
 from .files import StoreFile
 
@@ -76,20 +76,9 @@ def design(schema: pa.Schema, key: str | Sequence[str], page_bytes: int = PAGE_B
         raise SpecError(f"the column name {fmt.CODE_COLUMN!r} is reserved; rename the column")
     if page_bytes < 256:
         raise SpecError(f"page_bytes={page_bytes}: pages of less than 256 bytes are refused")
-    for field in schema:
-        if _nested_odd(field.type):
-            raise SpecError(
-                f"column {field.name!r} is {field.type}: dictionaries and views inside nested "
-                "columns are not supported; cast it to plain values first"
-            )
+    check_columns(schema, "master")
     plain_schema = pa.schema([pa.field(f.name, plain_type(f.type), f.nullable) for f in schema])
     return Design(plain_schema, names, page_bytes)
-
-
-def _nested_odd(t: pa.DataType) -> bool:
-    """Dictionaries and views inside a nested type: they would not survive a page."""
-    children = [t.field(i).type for i in range(t.num_fields)]
-    return any(plain_type(c) != c or _nested_odd(c) for c in children)
 
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
