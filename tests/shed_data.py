@@ -15,7 +15,7 @@ from semistream.master import Master
 SHEDS = ("chybridjoin", "sweepjoin")
 TABLE = products([*(k for k in range(400) for _ in range(1 + k % 3)), None])
 STREAM_KEYS = [*range(0, 430, 2), *[7] * 50, None]
-MEMORY = {"map": 110_000, "pread": 110_000, "parquet": 520_000}
+MEMORY = {"map": 110_000, "pread": 110_000, "parquet": 620_000}
 
 
 @pytest.fixture(scope="module")

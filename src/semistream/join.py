@@ -94,6 +94,7 @@ class SemiStreamJoin:
         self.shed, self._target = shed, shed_target(shed, question.algorithm.name)
         self._ledger = Ledger(self.budget)
         self._engine: Engine | None = None
+        self._pushed: list[pa.RecordBatch] = []  # not yet the engine's: it could not be made
         self._guessed = False  # what the stream's columns are
         self._turns = Turns(self._watch)
         self._before = (self.master.traffic.pages, self.master.traffic.bytes)
@@ -111,26 +112,45 @@ class SemiStreamJoin:
 
     def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch in now; returns the output that is complete now. Read all of it before the
-        next call."""
+        next call. After a SpecError or StateError the batch was refused; after any other error its
+        rows are here, and the next call goes on with them."""
         self._turns.ready()
         if not isinstance(batch, pa.RecordBatch):
             raise SpecError(f"push takes a pyarrow RecordBatch, not {type(batch).__name__}")
-        engine = self._engine_for(batch.schema)
-        engine.input.append(batch)
-        return self._begin(engine.intake())
+        if self._engine is None:
+            self.check(batch.schema)
+        else:
+            self._check_columns(self._engine, batch.schema)
+        self._pushed.append(batch)
+        return self._begin(self._intake())
+
+    def _intake(self) -> Iterator[pa.RecordBatch]:
+        yield from self._running().intake()
+
+    def _running(self) -> Engine:
+        """The engine, made for the first batch's columns, with all rows that were pushed."""
+        engine = self._engine or self._engine_for(self._pushed[0].schema)
+        engine.input.extend(self._pushed)
+        self._pushed.clear()
+        return engine
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the disk phase, whatever waits. It need not answer all of it:
         `drain` does."""
-        self._turns.ready()
-        self._go_on_with_shed()
-        return self._begin(self._engine.step()) if self._engine is not None else iter(())
+        return self._go_on(Engine.step)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Answer everything that waits, and all shed rows."""
+        return self._go_on(Engine.drain)
+
+    def _go_on(
+        self, verb: Callable[[Engine], Iterator[pa.RecordBatch]]
+    ) -> Iterator[pa.RecordBatch]:
         self._turns.ready()
         self._go_on_with_shed()
-        return self._begin(self._engine.drain()) if self._engine is not None else iter(())
+        if self._engine is None and not self._pushed:
+            return iter(())
+        return self._begin(verb(self._running()))
 
     def refresh(self, master: Master | None = None) -> Iterator[pa.RecordBatch]:
         """Answer everything that waits, then go on with the newest version of the master, or with
@@ -152,8 +172,8 @@ class SemiStreamJoin:
                 yield from self._engine.encodings.encode(out)
 
     def _refresh(self, wanted: Master | None) -> Iterator[pa.RecordBatch]:
-        if self._engine is not None:
-            yield from self._engine.drain()
+        if self._engine is not None or self._pushed:
+            yield from self._running().drain()
         newer = self.master.newest() if wanted is None else wanted
         if newer is not self.master:
             try:
@@ -219,6 +239,7 @@ class SemiStreamJoin:
         """Forget waiting rows and unread output, keep what the front stage has learnt. Forgotten
         rows no longer count as rows in."""
         self._turns.forget()
+        self._pushed.clear()
         if self._engine is not None:
             self._engine.reset()
 
@@ -238,12 +259,14 @@ class SemiStreamJoin:
     @property
     def stats(self) -> Stats:
         if self._turns.closed:
-            return replace(self._last, waiting=0, buffered=0, bytes_held=0)
+            return replace(self._last, waiting=0, arrived=0, buffered=0, bytes_held=0)
         pages, count = self._before
         read = self.master.traffic.pages - pages, self.master.traffic.bytes - count
         stats = stats_of(self.algorithm.name, self._engine, self._ledger, *read)
         moves = self._adapting.divider.moves if self._adapting is not None else 0
-        return replace(stats, seconds=self._watch.seconds, moves=moves)
+        input = self._engine.input if self._engine is not None else ()
+        arrived = sum(map(len, (*input, *self._pushed)))
+        return replace(stats, seconds=self._watch.seconds, moves=moves, arrived=arrived)
 
     @property
     def division(self) -> dict[str, int]:
@@ -278,7 +301,7 @@ class SemiStreamJoin:
         return encodings.output_schema(self._question.design(encodings.inside)[1].schema)
 
     def _engine_for(self, schema: pa.Schema) -> Engine:
-        """The engine, made for the first batch's columns; later batches must have the same."""
+        """The engine, made for these columns if there is none; else they must be the same."""
         if self._engine is None:
             if self.shed is None or self._target is None:
                 self._engine = Engine(self._question, schema, self._ledger, self._watch.clock)
@@ -288,11 +311,13 @@ class SemiStreamJoin:
                 self._engine = SheddingEngine(
                     self._question, schema, self._ledger, self.shed, self._target
                 )
-        encodings = Encodings(schema)
-        if self._guessed and encodings.inside.types == self._engine.schema.types:
-            self._engine.encodings, self._guessed = encodings, False
-        check_same_columns(self._engine.encodings.outside, schema)
+        self._check_columns(self._engine, schema)
         return self._engine
+
+    def _check_columns(self, engine: Engine, schema: pa.Schema) -> None:
+        if self._guessed and Encodings(schema).inside.types == engine.schema.types:
+            engine.encodings, self._guessed = Encodings(schema), False
+        check_same_columns(engine.encodings.outside, schema)
 
     def _go_on_with_shed(self) -> None:
         """Rows that an earlier join left out say what the stream's columns are."""
@@ -309,9 +334,9 @@ class SemiStreamJoin:
         """Waiting rows, rows of a push that failed, and counters as bytes. The front stage is not
         part of it: it changes speed only."""
         self._turns.settled()
-        engine = self._engine
-        if engine is None:
-            return b""
+        if self._engine is None and not self._pushed:
+            return seal(_SNAPSHOT, b"")
+        engine = self._running()
         if engine.order is not None and (engine.waiting or engine.order.rows):
             raise StateError("an ordered join holds answers that wait: call drain() first")
         saved = save(engine, self.algorithm.name, self._identity(), self.params)
@@ -325,8 +350,6 @@ class SemiStreamJoin:
         self._turns.settled()
         if self.stats.rows_in > self.stats.shed_out:
             raise StateError("restore goes into a new join; this one has taken in rows")
-        if snapshot == b"":
-            return
         try:
             content = unseal(_SNAPSHOT, snapshot)
         except SealError as error:
@@ -334,6 +357,8 @@ class SemiStreamJoin:
                 f"these {len(snapshot)} bytes are not a whole snapshot of a join ({error}); "
                 "restore an older one"
             ) from error
+        if content.size == 0:  # of a join that was not used
+            return
         if self.shed is not None:
             content, shed = load_shed(content)
         saved = load(content, self._identity())

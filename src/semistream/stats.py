@@ -38,6 +38,7 @@ class Stats:
     buffered: int = 0  # rows that have arrived and were not looked at yet
     seconds: float = 0.0  # spent in the join, without the time of those who push and read
     moves: int = 0  # how often `adapt` has divided the memory anew
+    arrived: int = 0  # rows of a push that are not taken in yet, since it failed; not in rows_in
 
 
 def stats_of(

@@ -14,11 +14,18 @@ Joins on it, against a join of ten lines of Python that shares no code with this
             check_join(MyMaster(table), stream, on="id", how="left", table=table,
                        algorithm="meshjoin", memory="1MB", rng=seed)
 
+What fails loses nothing, whenever it fails:
+
+    def test_faults():
+        make = lambda: SemiStreamJoin(MyMaster(table), "id", "left", memory="1MB")
+        check_faults(make, stream, oracle(stream, table, "id", "left"))
+
 Everything random comes from `rng`. A failure carries a note with its seed: the same call with
 `rng=<that seed>` does exactly the same again.
 """
 
 from .clock import ManualClock, charge_cpu
+from .faults import check_faults
 from .join import check_join
 from .master import check_master
 from .rows import assert_same_rows, oracle, rebatch, rows_of
@@ -27,6 +34,7 @@ __all__ = [
     "ManualClock",
     "assert_same_rows",
     "charge_cpu",
+    "check_faults",
     "check_join",
     "check_master",
     "oracle",
