@@ -53,7 +53,8 @@ class Assembly:
         ledger.set("index", info.resident_bytes)
         ledger.set("sketch", self.summary.nbytes if self.summary is not None else 0)
         how, limit = question.spec.how, self.split.output
-        self.output = Output(shape, how, self.coder, limit, ledger, self.counters)
+        single = question.at_most_one
+        self.output = Output(shape, how, self.coder, limit, ledger, self.counters, single)
         if shape.ordered and self.order is None:
             self.order = Reorder(self.output.schema, self.split.held, limit, ledger)
         made = self.make_front() if kept is None else (kept, None, 0)

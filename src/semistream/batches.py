@@ -28,6 +28,7 @@ def join_batches(
     condition: Condition | None = None,
     ordered: bool = False,
     matched_column: str | None = None,
+    validate: str | None = None,
     adapt: bool | Pace = False,
 ) -> Iterator[pa.RecordBatch]:
     """Join all batches of a stream; output comes as soon as it is complete."""
@@ -43,6 +44,7 @@ def join_batches(
         condition=condition,
         ordered=ordered,
         matched_column=matched_column,
+        validate=validate,
         adapt=adapt,
     ) as join:
         for batch in batches:

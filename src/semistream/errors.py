@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class SemiStreamError(Exception):
     """Base of every error this package raises on purpose."""
@@ -48,6 +50,18 @@ class ConflictError(StoreError):
 
 class DamagedError(StoreError):
     """Bytes on disk are not the bytes that were written. The message names the file."""
+
+
+class DuplicateKeyError(MasterError):
+    """Keys that were to be unique are not. `key` is one of them, by column; `count` is how many
+    keys have more than one row, as far as was looked."""
+
+    def __init__(self, message: str, key: Mapping[str, object], count: int) -> None:
+        super().__init__(message)
+        self.key, self.count = dict(key), count
+
+    def __reduce__(self) -> tuple[type[DuplicateKeyError], tuple[str, dict[str, object], int]]:
+        return (type(self), (str(self), self.key, self.count))
 
 
 class DatabaseError(MasterError):

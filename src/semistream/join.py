@@ -65,13 +65,14 @@ class SemiStreamJoin:
         shed: Shedding | None = None,
         matched_column: str | None = None,
         workload: Workload | None = None,
+        validate: str | None = None,
         adapt: bool | Pace = False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         if workload is None and stream_schema is not None:
             workload = stream_of(stream_schema)
         asked = (params, suffix, condition, ordered, shed is not None, matched_column)
-        how_asked = (*asked, workload)
+        how_asked = (*asked, workload, validate)
         question = ask(master, on, how, columns, algorithm, memory, *how_asked)
         budget = question.budget
         self.budget = budget  # in bytes, also where it was a share of the master

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .columns import Chunks, Sizes
 from .conditions import Condition
-from .errors import SpecError
+from .errors import DuplicateKeyError, SpecError
 from .failures import attempt
 from .kernels import gather
 from .keys import KeyCoder
@@ -139,6 +139,26 @@ def _extended(
     return pa.schema(fields), tuple(keys)
 
 
+def said(value: pa.Scalar) -> object:
+    """A value for people: Python has none for dates after the year 9999, or for nanoseconds."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError, ImportError, pa.ArrowException):
+        return str(value.cast(pa.string(), safe=False).as_py())
+
+
+def duplicate_key(key: dict[str, object], count: int) -> DuplicateKeyError:
+    shown = ", ".join(f"{name}={value!r}" for name, value in key.items())
+    others = f" and {count - 1:,} other keys" if count > 1 else ""
+    return DuplicateKeyError(
+        f"the master has more than one row for {shown}{others}, and this join wants one at most "
+        '(validate="many_to_one", or a master opened with unique=True); remove the other rows, or '
+        "leave that out: then every match is a row of the output",
+        key,
+        count,
+    )
+
+
 class Output:
     """Turns answers (stream rows, master rows) into record batches and keeps the counters."""
 
@@ -150,7 +170,10 @@ class Output:
         limit: int,
         ledger: Ledger,
         counters: Counters,
+        at_most_one: bool = False,
     ) -> None:
+        """`at_most_one`: a stream row with two matches is an error."""
+        self._at_most_one = at_most_one
         self.shape, self.how, self.limit, self.counters = shape, how, limit, counters
         self._coder, self._ledger = coder, ledger
         self._stream_columns = range(shape.stream)
@@ -179,6 +202,8 @@ class Output:
         `rows`, in order: its columns are then passed on without a copy."""
         once = self.how == "semi" or self.how == "anti"
         fresh = ~matched
+        if self._at_most_one:  # before anything leaves: rows can still be saved
+            self._check_single(stream, rows, master, start, count, matched)
         if once and not self._coder.verify:
             matched |= count > 0
         else:
@@ -220,6 +245,8 @@ class Output:
         if self._coder.verify:
             same = self._verified(stream, rows, master, loc)
             rows, slots, loc = rows[same], slots[same], loc[same]
+        if self._at_most_one:
+            yield from attempt(partial(self._check_pairs, stream, rows, slots, matched))
         if self.how == "semi":
             new = np.flatnonzero(~matched[slots])
             new = new[np.unique(slots[new], return_index=True)[1]]
@@ -227,6 +254,41 @@ class Output:
         matched[slots] = True
         if self.how in ("inner", "left"):
             yield from self._batches(stream, rows, master, loc, None)
+
+    def _check_single(
+        self, stream: Chunks, rows: I64, master: RowSource, start: I64, count: I32, matched: Mask
+    ) -> None:
+        """Raise if one of these rows has two matches, those it met before included."""
+        several = np.flatnonzero((count > 1) | (matched & (count > 0)))
+        if len(several) == 0:
+            return
+        found = matched[several].astype(np.int64)
+        if self._coder.verify:  # equal codes may be different keys
+            for who, loc in self._pairs(master, start[several], count[several]):
+                same = self._verified(stream, rows[several[who]], master, loc)
+                found += np.bincount(who[same], minlength=len(several))
+        else:
+            found += count[several]
+        if (found > 1).any():
+            self._refuse(stream, rows[several[found > 1]])
+
+    def _check_pairs(self, stream: Chunks, rows: I64, slots: I32, matched: Mask) -> None:
+        """The same for pairs found one by one."""
+        order = np.argsort(slots, kind="stable")
+        again = matched[slots]
+        again[order[1:]] |= slots[order[1:]] == slots[order[:-1]]
+        if again.any():
+            self._refuse(stream, rows[again])
+
+    def _refuse(self, stream: Chunks, rows: I64) -> None:
+        """These stream rows have more than one match."""
+        names = self._coder.stream
+        places = [self.shape.extended.get_field_index(name) for name in names]
+        keys = pa.table(stream.gather(rows, places), names=[str(i) for i in range(len(names))])
+        count = keys.group_by(keys.column_names).aggregate([]).num_rows
+        raise duplicate_key(
+            dict(zip(self._coder.master, (said(c[0]) for c in keys.columns), strict=True)), count
+        )
 
     def _pairs(self, master: RowSource, start: I64, count: I32) -> Iterator[tuple[I64 | I32, I64]]:
         if len(count) == 0 or count.max() <= 1:

@@ -25,6 +25,7 @@ from .spec import (
     Params,
     Workload,
     algorithm_named,
+    at_most_one,
     column_names,
     join_type,
 )
@@ -43,6 +44,7 @@ class Question:
     params: Params
     shed: bool = False  # rows may be moved out: room for a stream buffer
     plan: Plan | None = None  # why this algorithm and these knobs; None: there was no choice
+    at_most_one: bool = False  # a stream row with two matches is an error
 
     def design(
         self, schema: pa.Schema, widest: int = STREAM_ROW
@@ -94,6 +96,7 @@ def ask(
     sheds: bool,
     matched: str | None = None,
     workload: Workload | None = None,
+    validate: str | None = None,
 ) -> Question:
     """The arguments of a join as a question; what cannot work is refused here."""
     opened, pairs = master_and_key(master, on, condition)
@@ -125,7 +128,12 @@ def ask(
     if free and planned is None:
         planned = _planned(known, spec, budget, params, workload, [chosen.name])
     params = params if planned is None else planned.params
-    return Question(opened, spec, chosen, budget, params, sheds, planned)
+    single = (at_most_one(validate) or opened.must_be_unique) and not info.unique
+    if single and not pairs:
+        raise SpecError(
+            "validate= is about keys, and this join has none; leave it out, or give on="
+        )
+    return Question(opened, spec, chosen, budget, params, sheds, planned, single)
 
 
 def check_same_columns(known: pa.Schema, schema: pa.Schema) -> None:

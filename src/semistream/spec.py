@@ -168,6 +168,20 @@ def join_type(how: str) -> str:
         ) from None
 
 
+def at_most_one(validate: str | None) -> bool:
+    """Whether a stream row may have one match at most, in the words of pandas."""
+    if validate in (None, "many_to_many", "m:m"):
+        return False
+    if validate in ("many_to_one", "m:1"):
+        return True
+    if validate in ("one_to_one", "1:1", "one_to_many", "1:m"):
+        raise SpecError(
+            f"validate={validate!r} wants the keys of the stream to be unique, and a stream has no "
+            'end to look for the second one; choose "many_to_one" or "many_to_many"'
+        )
+    raise SpecError(f'validate={validate!r} is not known; choose "many_to_one" or "many_to_many"')
+
+
 def algorithm_named(name: str) -> Algorithm:
     try:
         return ALGORITHMS[ALIASES.get(name, name)]

@@ -38,6 +38,9 @@ class Stats:
     buffered: int = 0  # rows that have arrived and were not looked at yet
     seconds: float = 0.0  # spent in the join, without the time of those who push and read
     moves: int = 0  # how often `adapt` has divided the memory anew
+    extra_rows: int = (
+        0  # output rows beyond one per matched row: keys with several rows in the master
+    )
     arrived: int = 0  # rows of a push that are not taken in yet, since it failed; not in rows_in
 
 
@@ -49,6 +52,7 @@ def stats_of(
         algorithm=algorithm,
         **vars(engine.counters if engine is not None else Counters()),
         waiting=engine.waiting if engine is not None else 0,
+        extra_rows=_extra(engine) if engine is not None else 0,
         pages_read=pages_read,
         bytes_read=bytes_read,
         bytes_held=ledger.held,
@@ -61,6 +65,16 @@ def stats_of(
         shed_out=engine.shed_out if engine is not None else 0,
         buffered=engine.buffered if engine is not None else 0,
     )
+
+
+def _extra(engine: Engine) -> int:
+    """For inner and left joins; the others show one row per stream row at most."""
+    counters, how = engine.counters, engine.question.spec.how
+    held = engine.order.rows if engine.order is not None else 0
+    if how not in ("inner", "left"):
+        return 0
+    alone = counters.rows_unmatched if how == "left" else 0
+    return max(0, counters.rows_out + held - counters.rows_matched - alone)
 
 
 def cpu_seconds(before: Stats, after: Stats, rows_per_page: float, cpu: Cpu) -> float:

@@ -37,6 +37,7 @@ def open_master(
     ttl: str | float | None = None,
     updated_at: str | None = None,
     password_file: str | None = None,
+    unique: bool = False,
 ) -> Master:
     """Open a master table: a store's path, a Parquet file or folder, a Delta table, an Arrow table,
     or a table in a database (postgresql://, mysql://, mariadb://). Files may lie in an object store
@@ -46,6 +47,9 @@ def open_master(
     without it the latest. A database also needs `table`; the other arguments are for databases too
     (docs/databases.md). `where` is SQL and passed on as it is: never build it from words of
     strangers.
+
+    `unique=True`: a key with two rows is a DuplicateKeyError, at once where the master can tell
+    (an Arrow table), else when a join meets such a key.
     """
     only: dict[str, Any] = {"table": table, "columns": columns, "where": where, "ttl": ttl}
     only |= {"updated_at": updated_at, "password_file": password_file}
@@ -58,13 +62,18 @@ def open_master(
                 raise SpecError(f"{name}= is for databases (postgresql://, mysql://); leave it out")
         opened = _open(source, key, version, storage_options)
     if version is None or opened.describe().version == version:
+        if unique:
+            opened.require_unique()
         return opened
     if opened.describe().version is None:
         raise SpecError(
             f"version={version}: the master {opened.describe().name} has no versions; leave it "
             "out, or build a store from it with Store.create"
         )
-    return from_locator(opened.locator() | {"version": version})
+    opened = from_locator(opened.locator() | {"version": version})
+    if unique:
+        opened.require_unique()
+    return opened
 
 
 def _open(

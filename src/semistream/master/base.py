@@ -101,6 +101,7 @@ class Master(ABC):
     scans: bool = True  # False: there is no order to read all rows in, a part at a time
     ages: bool = False  # True: rows must not be kept for good; see `ttl` and `changes`
     ttl: float | None = None  # seconds after which a row must be asked for again
+    must_be_unique: bool = False  # True: whoever joins looks for keys with two rows, an error
 
     @abstractmethod
     def describe(self) -> MasterInfo: ...
@@ -249,6 +250,11 @@ class Master(ABC):
     def close(self) -> None:
         """Let go of files and memory."""
         return
+
+    def require_unique(self) -> None:
+        """Keys with more than one row are an error from now on: here where it is known at once,
+        else for a join that meets one."""
+        self.must_be_unique = not self.describe().unique
 
     def _no_index(self, what: str) -> MasterError:
         info = self.describe()
