@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from damage import outcomes
 from spark_data import master_table, task_of, warm_joins
 
 import semistream as ss
@@ -126,7 +127,7 @@ def test_a_worker_that_ended_is_followed_by_a_warm_one(stores, clock) -> None:
     run(task, later)
     assert warm_joins()[0].stats.front_hits > 100
     BROKER.drop(warm_joins())
-    (kept,) = Path(tempfile.gettempdir()).glob("*/hot/*.hot")
+    (kept,) = Path(tempfile.gettempdir()).glob("*/hot-keys/*.hot")
     os.truncate(kept, kept.stat().st_size // 2)
     run(task, later)
     assert warm_joins()[0].stats.front_hits == 0, "half a file is a miss"
@@ -158,13 +159,44 @@ def test_a_folder_that_cannot_be_used_costs_no_answer(stores, clock, monkeypatch
 def test_old_files_go(tmp_path) -> None:
     for i in range(hot.MOST_FILES + 5):
         hot.save_hot(f"join {i}", b"learnt")
-    assert len(list(Path(tempfile.gettempdir()).glob("*/hot/*"))) == hot.MOST_FILES
+    assert len(list(Path(tempfile.gettempdir()).glob("*/hot-keys/*"))) == hot.MOST_FILES
     assert hot.load_hot(f"join {hot.MOST_FILES + 4}") == b"learnt"
+
+
+def test_every_damaged_byte_of_a_file_is_a_miss() -> None:
+    hot.save_hot("join", b"learnt")
+    (kept,) = Path(tempfile.gettempdir()).glob("*/hot-keys/*.hot")
+
+    def use(raw: bytes) -> bytes:
+        kept.write_bytes(raw)
+        found = hot.load_hot("join")
+        if not found:
+            raise ss.DamagedError("a miss")
+        return found
+
+    assert set(outcomes(kept.read_bytes(), use)) == {"DamagedError"}
+
+
+def test_a_file_or_folder_that_others_could_have_written_is_a_miss() -> None:
+    hot.save_hot("join", b"learnt")
+    (kept,) = Path(tempfile.gettempdir()).glob("*/hot-keys/*.hot")
+    assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    for path in (kept, kept.parent, kept.parents[1]):
+        before = path.stat().st_mode & 0o777
+        path.chmod(0o777)
+        assert hot.load_hot("join") == b""
+        hot.save_hot(f"another {path}", b"theirs to read")
+        path.chmod(before)
+        assert hot.load_hot("join") == b"learnt"
+        assert (hot.load_hot(f"another {path}") == b"") == (path is not kept)
+    moved = kept.rename(kept.parent / "elsewhere")
+    kept.symlink_to(moved)
+    assert hot.load_hot("join") == b""
 
 
 def test_what_killed_workers_were_writing_goes() -> None:
     hot.save_hot("join", b"learnt")
-    (kept,) = Path(tempfile.gettempdir()).glob("*/hot/*.hot")
+    (kept,) = Path(tempfile.gettempdir()).glob("*/hot-keys/*.hot")
     ended = subprocess.Popen(["true"])
     ended.wait()
     mine, dead = (kept.with_suffix(f".{pid}.tmp") for pid in (os.getppid(), ended.pid))
@@ -217,7 +249,7 @@ def test_what_was_learnt_and_does_not_work_is_forgotten(stores, clock, monkeypat
     task = task_of(stores[0], memory=400_000)
     run(task, sales())
     BROKER.drop(warm_joins())
-    kept = list(Path(tempfile.gettempdir()).glob("*/hot/*.hot"))
+    kept = list(Path(tempfile.gettempdir()).glob("*/hot-keys/*.hot"))
     assert kept
 
     def fails(self: ss.SemiStreamJoin, learnt: bytes) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from damage import outcomes
 
 import semistream as ss
+from semistream.learnt import SCHEMA, load_learnt
+from semistream.sealed import seal
 from semistream.testing import assert_same_rows, oracle
 
 KEYS = 5_000
@@ -190,6 +193,37 @@ def test_many_rows_to_a_key_stay_within_the_budget(tmp_path, io, memory) -> None
         before = join.stats.front_hits
         run(join, batch.slice(0, 200))
         assert join.stats.front_hits - before > 50 or memory == "400kB"
+
+
+def test_every_damaged_byte_of_what_was_learnt_is_noticed(tmp_path) -> None:
+    store = ss.Store.create(tmp_path / "m", master("int"), key="id")
+    with ss.SemiStreamJoin(store, "id", algorithm="sweepjoin", memory="2MB", params=HALF) as join:
+        for _ in range(3):
+            run(join, stream("int", 100, 1))
+        learnt = join.learnt(5)
+
+    def use(raw: bytes) -> list[list[int]]:
+        return [part.tolist() for part in load_learnt(raw)]
+
+    assert set(outcomes(learnt, use)) == {"SpecError"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"", b"nonsense", seal("hot", b"x"), seal("learnt", b"x"), "text"]
+)
+def test_what_no_join_has_learnt(wrong) -> None:
+    with pytest.raises(ss.SpecError, match="not what a join has learnt"):
+        load_learnt(wrong)
+
+
+@pytest.mark.parametrize("column", [[None, 1], [-1, 2]])
+def test_numbers_that_no_join_counts(column) -> None:
+    batch = pa.record_batch([pa.array([1, 2]), pa.array(column, pa.int32())], schema=SCHEMA)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(ss.SpecError, match="not what a join has learnt"):
+        load_learnt(seal("learnt", sink.getvalue().to_pybytes()))
 
 
 def test_the_hottest_are_chosen_without_sorting_all() -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import outcomes
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import semistream as ss
+from semistream import machine
 from semistream.device import DEVICES, PAPER_CPU, Device
-from semistream.machine import DEFAULT_MACHINE, PLACE, Machine, ReadCost
+from semistream.machine import CHECK, DEFAULT_MACHINE, FORMAT, PLACE, Machine, ReadCost
 
 HDD, SSD, OBJECTS = DEVICES["hdd-7200"], DEVICES["ssd"], DEVICES["object-store"]
 DEVICE = st.builds(
@@ -180,7 +182,7 @@ def test_what_is_saved_has_no_note(no_home) -> None:
 def test_no_home_that_can_be_written(no_home, monkeypatch) -> None:
     (no_home / "cache").write_text("a file where the folder should be")
     place = MACHINE.save()
-    assert place == no_home / f"semistream-{os.getuid()}" / "machine.json"
+    assert place == no_home / f"semistream-{os.geteuid()}" / "machine.json"
     assert Machine.load() == MACHINE
     monkeypatch.setenv(PLACE, str(no_home / "cache" / "x.json"))
     with pytest.raises(ss.MachineError, match=rf"x\.json cannot be written.*{PLACE}"):
@@ -192,32 +194,39 @@ def test_a_file_of_someone_else_among_temporary_files(no_home, monkeypatch) -> N
     """Ignored, unless the environment names it."""
     (no_home / "cache").write_text("a file where the folder should be")
     place = MACHINE.save()
-    someone = os.getuid() + 1
-    monkeypatch.setattr("os.getuid", lambda: someone)
+    someone = os.geteuid() + 1
+    monkeypatch.setattr("os.geteuid", lambda: someone)
     monkeypatch.setattr("semistream.machine._places", lambda: [place])
     assert Machine.load() == DEFAULT_MACHINE
     monkeypatch.setenv(PLACE, str(place))
     assert Machine.load() == MACHINE
 
 
+def sealed(fields: dict[str, object]) -> dict[str, object]:
+    return {**FORMAT, CHECK: machine._check(fields), **fields}
+
+
 def damaged() -> dict[str, str]:
-    good = {"kind": "semistream machine", "format": 1, "reads": [], "costs": {}}
-    good["device"] = {"name": "d", "request_seconds": 1, "bytes_per_second": 10}
+    device = {"name": "d", "request_seconds": 1, "bytes_per_second": 10}
+    good = {"reads": [], "costs": {}, "device": device}
     wrong = {
-        "newer": {**good, "format": 2},
+        "older": {**good, "kind": "semistream machine", "format": 1},
+        "newer": {**sealed(good), "format": 3},
         "foreign": {"hello": 1},
         "a list": [1, 2],
-        "no device": {k: v for k, v in good.items() if k != "device"},
-        "bad device": {**good, "device": {"name": "d"}},
-        "no rate": {**good, "device": {**good["device"], "bytes_per_second": 0}},
-        "bad costs": {**good, "costs": {"probe": [[1, "x"]]}},
-        "no cost": {**good, "costs": {"probe": []}},
-        "costs a list": {**good, "costs": []},
-        "unknown": {**good, "colour": "red"},
+        "no checksum": {**FORMAT, **good},
+        "wrong checksum": {**sealed(good), "reads": [1]},
+        "no device": sealed({k: v for k, v in good.items() if k != "device"}),
+        "bad device": sealed({**good, "device": {"name": "d"}}),
+        "no rate": sealed({**good, "device": {**device, "bytes_per_second": 0}}),
+        "bad costs": sealed({**good, "costs": {"probe": [[1, "x"]]}}),
+        "no cost": sealed({**good, "costs": {"probe": []}}),
+        "costs a list": sealed({**good, "costs": []}),
+        "unknown": sealed({**good, "colour": "red"}),
     }
-    return {"cut": json.dumps(good)[:-9], "empty": ""} | {
-        k: json.dumps(v) for k, v in wrong.items()
-    }
+    whole = json.dumps(sealed(good))
+    found = {"cut": whole[:-9], "empty": "", "deep": "[" * 100_000}
+    return found | {k: json.dumps(v) for k, v in wrong.items()}
 
 
 @pytest.mark.parametrize("content", damaged().values(), ids=damaged())
@@ -230,6 +239,35 @@ def test_a_file_that_is_none(content, no_home) -> None:
     found = Machine.load()
     assert replace(found, note="") == replace(DEFAULT_MACHINE, note="")
     assert str(place) in found.note
+
+
+def test_every_damaged_byte_of_the_file_is_noticed(tmp_path) -> None:
+    """Or makes no difference: an E for an e in a number, the last line without its end."""
+    small = Machine(SSD, costs={"probe": ((1e3, 1e-9),)})
+    place = small.save(tmp_path / "machine.json")
+
+    def use(raw: bytes) -> Machine:
+        place.unlink(missing_ok=True)  # file systems are slow to cut a file and write it again
+        place.write_bytes(raw)
+        return Machine.load(place)
+
+    found = outcomes(place.read_bytes(), use)
+    assert set(found) == {"MachineError", "same"}
+    assert found["same"] < 20
+
+
+def test_a_place_that_others_can_write_is_not_used(no_home) -> None:
+    """Neither to keep the file nor to find one."""
+    home = no_home / "cache" / "semistream"
+    home.mkdir(parents=True)
+    home.chmod(0o777)
+    place = MACHINE.save()
+    assert place == no_home / f"semistream-{os.geteuid()}" / "machine.json"
+    assert list(home.iterdir()) == []
+    replace(MACHINE, host="theirs").save(home / "machine.json")
+    assert Machine.load() == MACHINE
+    place.chmod(0o666)
+    assert Machine.load() == DEFAULT_MACHINE
 
 
 def test_a_file_that_is_missing(no_home) -> None:

@@ -1,7 +1,7 @@
 """What a front stage has learnt, as bytes: the codes it caches and how often each was asked for.
 
 No rows: whoever learns from it reads them from the master, at the version that it has. So it may be
-old, or of another master altogether, and costs nothing but time. An Arrow stream; no pickle.
+old, or of another master altogether, and costs nothing but time. A sealed Arrow stream; no pickle.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from .engine import Engine
 from .errors import SpecError
 from .keygroups import MOST_GROUP
 from .master.finding import find_rows
+from .sealed import SealError, seal, unseal
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -35,20 +36,21 @@ def save_learnt(engine: Engine | None, most: int | None) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
+    return seal("learnt", sink.getvalue().to_pybytes())
 
 
 def load_learnt(data: bytes) -> tuple[I64, I32]:
     try:
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        with pa.ipc.open_stream(unseal("learnt", data)) as reader:
             table = reader.read_all().cast(SCHEMA)
             table.validate(full=True)
         codes, uses = (np.array(column) for column in table.columns)
-        if table.num_rows and (table["code"].null_count or uses.min() < 0):
+        missing = table["code"].null_count or table["uses"].null_count
+        if table.num_rows and (missing or uses.min() < 0):
             raise ValueError("a code is missing, or was used less than never")
-    except (pa.ArrowException, ValueError, OSError) as error:
+    except (SealError, pa.ArrowException, ValueError, TypeError, OSError) as error:
         raise SpecError(
-            f"these {len(data)} bytes are not what a join has learnt ({error}); pass on what "
+            f"what was given to learn() is not what a join has learnt ({error}); pass on what "
             "learnt() gave, or leave it out"
         ) from error
     return codes, uses

@@ -1,5 +1,5 @@
 """A machine as numbers: what reading and computing cost there, measured or assumed, kept as JSON
-per machine.
+per machine. People read that file, so it is no sealed block of bytes; a checksum stands in it.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -15,15 +14,26 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, overload
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from .device import DEVICES, Cpu, Device, within
 from .errors import MachineError, SpecError
+from .private import (
+    cache_home,
+    is_private,
+    own_name,
+    private_folder,
+    read_private,
+    temporary_home,
+    write_private,
+)
 
 Floats: TypeAlias = "NDArray[np.float64]"
 Points: TypeAlias = tuple[tuple[float, float], ...]
-FORMAT = {"kind": "semistream machine", "format": 1}
+FORMAT = {"kind": "semistream machine", "format": 2}
+CHECK = "crc32c"  # of all the other fields
 PLACE = "SEMISTREAM_MACHINE"  # the environment variable that names the file
 
 
@@ -94,14 +104,20 @@ class Machine:
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write it to `path`; without one to $SEMISTREAM_MACHINE, else to semistream/machine.json
-        in $XDG_CACHE_HOME or ~/.cache, and where that cannot be written, among temporary files.
-        Returns where it is now. All of it or nothing."""
-        content = json.dumps({**FORMAT, **asdict(replace(self, note=""))}, indent=1) + "\n"
+        in $XDG_CACHE_HOME or ~/.cache, and where that cannot be written or others can write, too,
+        among temporary files. Returns where it is now. All of it or nothing."""
+        fields = asdict(replace(self, note=""))
+        content = json.dumps({**FORMAT, CHECK: _check(fields), **fields}, indent=1) + "\n"
         places = [Path(path)] if path is not None else _places()
         failed = OSError(0, "there is no folder for it")
         for place in places:
             try:
-                return _write(place, content)
+                if path is None and _chosen_by_us():
+                    private_folder(place.parent.parent, place.parent.name)
+                else:
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                write_private(place, content.encode(), sync=True)
+                return place
             except OSError as error:
                 failed = error
         raise MachineError(
@@ -117,8 +133,8 @@ class Machine:
         if path is not None:
             return _read(Path(path))
         for place in _places():
-            if not _is_ours(place):
-                continue
+            if not place.exists() or (_chosen_by_us() and not _is_private(place)):
+                continue  # among temporary files it may be anybody's
             try:
                 return _read(place)
             except MachineError as error:
@@ -147,42 +163,32 @@ def _places() -> list[Path]:
     named = os.environ.get(PLACE)
     if named:
         return [Path(named)]
-    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    places = [home / "semistream" / "machine.json"] if home.is_absolute() else []
-    with suppress(OSError):  # there may be no folder for temporary files
-        scratch = Path(tempfile.gettempdir()) / f"semistream-{os.getuid()}"
-        places.append(scratch / "machine.json")
+    home, scratch = cache_home(), temporary_home()
+    places = [home / "semistream" / "machine.json"] if home is not None else []
+    if scratch is not None:
+        places.append(scratch / own_name() / "machine.json")
     return places
 
 
-def _is_ours(place: Path) -> bool:
-    """Whether there is a file to be trusted: among temporary files it may be anybody's."""
+def _chosen_by_us() -> bool:
+    """Whoever names a file may trust whom they like; what we find by ourselves must be ours."""
+    return not os.environ.get(PLACE)
+
+
+def _is_private(place: Path) -> bool:
     with suppress(OSError):
-        shared = place.is_relative_to(tempfile.gettempdir()) and not os.environ.get(PLACE)
-        return place.stat().st_uid == os.getuid() or not shared
+        read_private(place)
+        return is_private(place.parent.parent, place.parent.name)
     return False
-
-
-def _write(place: Path, content: str) -> Path:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    handle, half = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-    try:
-        with open(handle, "w") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(half, place)
-    except BaseException:
-        Path(half).unlink(missing_ok=True)
-        raise
-    return place
 
 
 def _read(place: Path) -> Machine:
     try:
-        found = json.loads(place.read_text())
+        found = json.loads(place.read_bytes())
         if not isinstance(found, dict) or any(found.pop(k, None) != v for k, v in FORMAT.items()):
-            raise MachineError(f"{place} is not a machine's file of format 1; calibrate again")
+            raise MachineError(f"{place} is not a machine's file of format 2; calibrate again")
+        if found.pop(CHECK, None) != _check(found):
+            raise ValueError("it does not match its checksum")
         costs = {n: tuple((float(a), float(b)) for a, b in p) for n, p in found["costs"].items()}
         reads = tuple(ReadCost(**read) for read in found["reads"])
         device = Device(**found["device"])
@@ -192,10 +198,16 @@ def _read(place: Path) -> Machine:
         return Machine(**{**found, **known})
     except OSError as error:
         raise MachineError(f"{place} cannot be read: {error.strerror}; calibrate first") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise MachineError(
             f"{place} is damaged ({error}); delete it and calibrate again"
         ) from error
+
+
+def _check(fields: Mapping[str, Any]) -> str:
+    """The same for the same fields, however they are laid out."""
+    plain = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return f"{google_crc32c.value(plain.encode()):08x}"
 
 
 # What is assumed where nothing was measured: what `calibrate` found on a quiet virtual machine with

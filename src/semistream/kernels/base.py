@@ -7,53 +7,26 @@ kernel call can gather across all of them. Nothing here keeps memory alive: call
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import config
 from numba.extending import intrinsic
 
-from .cache import ContentCache
+from .cache import ContentCache, code_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _cache_dir() -> str:
-    """A directory we can write compiled code to, also for a zipped package without a home."""
-    own = Path(f"semistream-{os.getuid()}") / "kernels"
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    asked = [Path(config.CACHE_DIR)] if config.CACHE_DIR else []
-    for path in (*asked, home / own, tempfile.gettempdir() / own):
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            probe = path / f".write-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
-            return str(path)
-        except OSError:
-            continue
-    return tempfile.mkdtemp(prefix="semistream-kernels-")
-
-
-_CACHE_DIR = _cache_dir()
-
-
 def jit(function: F) -> F:
-    """Compile with an on-disk cache, without changing Numba's settings for anyone else."""
-    before = config.CACHE_DIR
-    config.CACHE_DIR = _CACHE_DIR
-    try:
-        compiled = numba.njit(nogil=True, error_model="numpy")(function)
-        compiled._cache = ContentCache(function)
-        return cast(F, compiled)
-    finally:
-        config.CACHE_DIR = before
+    """Compile, and keep what was compiled where nobody else can change it."""
+    compiled = numba.njit(nogil=True, error_model="numpy")(function)
+    folder = code_folder()
+    if folder is not None:
+        compiled._cache = ContentCache(function, folder)
+    return cast(F, compiled)
 
 
 def _loader(numba_type: Any) -> Any:

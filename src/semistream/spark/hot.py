@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zlib
 from contextlib import suppress
 from pathlib import Path
 
 from ..errors import SpecError
+from ..private import read_private, write_private
+from ..sealed import SealError, seal, unseal
 from .scratch import scratch_folder
 
 OFF = "SEMISTREAM_HOT_KEYS"  # the environment variable that says "off": keys are data, too
 MOST_FILES = 64  # the oldest go
-CHECK = 4  # bytes of checksum before the content
 
 
 def load_hot(identity: str) -> bytes:
     try:
-        content = _file(identity).read_bytes()
-    except (OSError, SpecError):
+        return bytes(unseal("hot", read_private(_file(identity))).to_pybytes())
+    except (OSError, SpecError, SealError):
         return b""
-    data = content[CHECK:]
-    return data if content[:CHECK] == _check(data) else b""
 
 
 def save_hot(identity: str, learnt: bytes) -> None:
@@ -40,12 +38,7 @@ def save_hot(identity: str, learnt: bytes) -> None:
             if not target.exists():
                 _forget_oldest(target.parent)
             _forget_halves(target.parent)
-        half = target.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            half.write_bytes(_check(learnt) + learnt)
-            half.replace(target)
-        except OSError:
-            half.unlink(missing_ok=True)
+        write_private(target, seal("hot", learnt))
 
 
 def forget_hot(identity: str) -> None:
@@ -54,11 +47,8 @@ def forget_hot(identity: str) -> None:
 
 
 def _file(identity: str) -> Path:
-    return scratch_folder("hot") / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.hot"
-
-
-def _check(data: bytes) -> bytes:
-    return zlib.crc32(data).to_bytes(CHECK, "little")
+    name = hashlib.sha256(identity.encode()).hexdigest()[:32]
+    return scratch_folder("hot-keys", secret=True) / f"{name}.hot"
 
 
 def _forget_oldest(folder: Path) -> None:

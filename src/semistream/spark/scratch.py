@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from ..errors import SpecError
+from ..private import own_name, private_folder, temporary_home
 
 
-def scratch_folder(name: str) -> Path:
-    """Nobody else may write there: what is found in it decides what a query reads."""
-    root = Path(tempfile.gettempdir()) / f"semistream-{os.getuid()}"
-    root.mkdir(mode=0o700, exist_ok=True)
-    if root.is_symlink() or root.stat().st_uid != os.getuid():
-        raise SpecError(f"{root} belongs to someone else; name a folder with pins=...")
-    folder = root / name
-    folder.mkdir(exist_ok=True)
-    return folder
+def scratch_folder(name: str, secret: bool = False) -> Path:
+    """Nobody else may write there: what is found in it decides what a query reads. `secret`: nor
+    may anybody else read it."""
+    base = temporary_home()
+    if base is None:
+        raise SpecError("there is no folder for temporary files; name a folder with pins=...")
+    try:
+        return private_folder(base, own_name(), name, secret=secret)
+    except OSError as error:
+        raise SpecError(f"{error.strerror or error}; name a folder with pins=...") from error
