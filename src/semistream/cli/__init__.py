@@ -17,7 +17,7 @@ from .. import ALGORITHMS, SemiStreamError, __version__
 from . import commands
 from .plan_words import add_plans
 from .store_words import add_build, add_changes, add_looks
-from .words import command
+from .words import Parser, command, local
 
 _ABOUT = """\
 Join a stream of rows with a master table that is larger than memory.
@@ -91,7 +91,7 @@ def _fail(message: str, as_json: bool) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
+    parser = Parser(
         prog="semistream",
         description=_ABOUT,
         epilog=_EXAMPLES,
@@ -136,7 +136,7 @@ def _add_demo(found: Any) -> None:
     )
     add(
         "--out",
-        type=Path,
+        type=local,
         default=Path("demo-out"),
         metavar="PATH",
         help="folder to write to [demo-out]",
@@ -154,8 +154,8 @@ def _add_enrich(found: Any) -> None:
         found, "enrich", _ENRICH, commands.enrich, "join a file with a master table", examples
     )
     add = parser.add_argument
-    add("input", type=Path, metavar="IN", help="Parquet file or folder, Arrow or CSV file")
-    add("output", type=Path, metavar="OUT", help="file to write: .parquet, .arrow or .feather")
+    add("input", type=local, metavar="IN", help="Parquet file or folder, Arrow or CSV file")
+    add("output", type=local, metavar="OUT", help="file to write: .parquet, .arrow or .feather")
     add(
         "--master",
         type=commands.place,
@@ -198,7 +198,7 @@ def _add_receive(found: Any) -> None:
         found, "receive", _RECEIVE, commands.receive, "keep rows that joins shed", examples
     )
     add = parser.add_argument
-    add("--dir", type=Path, required=True, metavar="PATH", help="directory for the rows")
+    add("--dir", type=local, required=True, metavar="PATH", help="directory for the rows")
     add("--port", type=int, required=True, metavar="N", help="to listen on; 0: any free one")
     add("--host", default="127.0.0.1", metavar="NAME", help="address to listen on [127.0.0.1]")
 
@@ -212,7 +212,7 @@ def _add_package(found: Any) -> None:
         "semistream as a zip, for Spark's executors",
         "  semistream package semistream.zip",
     )
-    parser.add_argument("output", type=Path, metavar="ZIP", help="file to write: .zip")
+    parser.add_argument("output", type=local, metavar="ZIP", help="file to write: .zip")
 
 
 def _count(text: str) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from . import plan_commands as run
 from .commands import place
-from .words import command
+from .words import command, local
 
 _CALIBRATE = """\
 Measure what joins cost on this machine, in less than a minute: what the processor takes for each
@@ -40,7 +39,7 @@ def _add_calibrate(found: Any) -> None:
     add("master", nargs="?", type=place, metavar="MASTER", help="a store, or a file with --key")
     add("--key", metavar="A,B", help="key of a master that is not a store")
     add("--seconds", type=float, default=50.0, metavar="N", help="to measure for [50]")
-    add("--out", type=Path, metavar="FILE", help="where to keep the result [the user's cache]")
+    add("--out", type=local, metavar="FILE", help="where to keep the result [the user's cache]")
 
 
 def _add_plan(found: Any) -> None:
@@ -61,10 +60,10 @@ def _add_plan(found: Any) -> None:
         help="column to join on; STREAM=MASTER if the names differ; several: a,b",
     )
     add("--memory", default="64MB", metavar="SIZE", help="64MB, or 10%% of the master [64MB]")
-    add("--sample", type=Path, metavar="FILE", help="rows of the stream, in the order they came")
+    add("--sample", type=local, metavar="FILE", help="rows of the stream, in the order they came")
     add("--skew", type=float, metavar="X", help="Zipf exponent of the popularity of keys [1]")
     add("--columns", metavar="A,B", help="columns of the master in the output [all]")
     add("--algorithm", default="auto", metavar="NAME", help="only this one [auto: all]")
     add("--rate", type=float, metavar="N", help="the least memory for so many rows per second")
     add("--device", metavar="NAME", help="as if on another device: hdd-7200, ssd, object-store")
-    add("--machine", type=Path, metavar="FILE", help="costs that calibrate --out has written")
+    add("--machine", type=local, metavar="FILE", help="costs that calibrate --out has written")

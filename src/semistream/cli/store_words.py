@@ -4,11 +4,10 @@ expire, verify, inspect."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from . import store_commands as run
-from .words import command
+from .words import command, local
 
 _BUILD = """\
 Sort a table by its key and write it as a store: pages on disk with a small index, so that a join
@@ -53,7 +52,7 @@ def add_build(found: Any) -> None:
     )
     parser = command(found, "build", _BUILD, run.build, "make a store of a table", examples)
     add = parser.add_argument
-    add("input", type=Path, metavar="INPUT", help=_INPUT)
+    add("input", type=local, metavar="INPUT", help=_INPUT)
     add("store", metavar="STORE", help="folder to make, or s3://bucket/prefix")
     add("--key", required=True, metavar="A,B", help="column to join on, or several")
     add("--memory", default="1GB", metavar="SIZE", help="rows beyond this are sorted on disk [1GB]")
@@ -82,7 +81,7 @@ def _change(
     )
     parser = command(found, name, text, run, help, examples)
     add = parser.add_argument
-    add("input", type=Path, metavar="INPUT", help=_INPUT)
+    add("input", type=local, metavar="INPUT", help=_INPUT)
     add("store", metavar="STORE", help=_STORE)
     add("--memory", default="1GB", metavar="SIZE", help="rows beyond this are sorted on disk [1GB]")
 

@@ -3,9 +3,40 @@
 from __future__ import annotations
 
 import argparse
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable
-from typing import Any
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import SpecError
+from ..redact import address, check_path
+
+
+class Parser(ArgumentParser):
+    """Says what it did not understand without the passwords of the addresses among it."""
+
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = [*self._words, *(sys.argv[1:] if args is None else args)]
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        for word in sorted(self._words, key=len, reverse=True):
+            value = word.split("=", 1)[-1] if word.startswith("--") else word
+            for said in (value, repr(value)[1:-1]):
+                message = message.replace(said, address(value))
+        super().error(message)
+
+
+def local(text: str) -> Path:
+    """A path on this machine. What looks like an address is refused before anything shows it."""
+    try:
+        check_path(text)
+    except SpecError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return Path(text)
 
 
 def command(

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from ..errors import MasterError, SpecError
+from ..redact import address
 from .frames import needs_writer, query_of
 from .pins_folder import local_path
 from .reach import SHARED
@@ -46,7 +47,8 @@ def into_delta(
     """
     folder = local_path(os.fspath(path))
     if folder is None:
-        raise SpecError(f"into_delta({os.fspath(path)!r}): only folders can be written to")
+        shown = address(os.fspath(path))
+        raise SpecError(f"into_delta({shown!r}): only folders can be written to")
     if writer is None:
         needs_writer(CALL)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +39,7 @@ class Master:
     the arguments of `enrich` of the same name; `memory` is its part of memory_per_task, in bytes
     or as "10%" of this master. Without it, what others leave is divided by their sizes."""
 
-    source: Source
+    source: Source = field(repr=False)  # an address may have a password in it
     on: str | Sequence[str] | Mapping[str, str]
     how: str = "inner"
     columns: Sequence[str] | None = None

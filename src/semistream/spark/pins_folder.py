@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame
 
 from ..errors import SpecError
+from ..redact import address
 from .pins import Folder
 from .scratch import scratch_folder
 
@@ -22,7 +23,8 @@ def pins_folder(df: DataFrame, pins: str | os.PathLike[str] | None) -> Folder:
         path = local_path(os.fspath(pins))
         if path is None:
             raise SpecError(
-                f"pins={os.fspath(pins)!r} is not a folder: name one that all executors have"
+                f"pins={address(os.fspath(pins))!r} is not a folder: name one that all executors "
+                "have"
             )
         return _made(path)
     conf = df.sparkSession.conf
@@ -32,19 +34,22 @@ def pins_folder(df: DataFrame, pins: str | os.PathLike[str] | None) -> Folder:
         return _made(beside / FOLDER)
     if (conf.get("spark.master", "") or "").startswith("local"):
         return _made(scratch_folder("pins"))
+    shown = repr(address(checkpoints)) if checkpoints else None
     raise SpecError(
         "a stream notes the version of each micro-batch in a folder that all executors reach, and "
-        f"none is known (spark.sql.streaming.checkpointLocation is {checkpoints!r}); name one with "
+        f"none is known (spark.sql.streaming.checkpointLocation is {shown}); name one with "
         "pins=..., or fix the version with version=..."
     )
 
 
 def local_path(where: str) -> Path | None:
     """A plain path or a file: URI as a path; None for anything else."""
+    if "://" in where and not where.startswith("file:"):
+        return None
     parts = urlsplit(where)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
-    return None if "://" in where or parts.scheme in ("hdfs", "dbfs") else Path(where).absolute()
+    return None if parts.scheme in ("hdfs", "dbfs") else Path(where).absolute()
 
 
 def _made(path: Path) -> Folder:

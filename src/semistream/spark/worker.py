@@ -15,6 +15,7 @@ import pyarrow as pa
 from ..errors import BudgetError, MasterError
 from ..join import SemiStreamJoin
 from ..master import Master
+from ..master.parquet.files import Options
 from ..spec import Params
 from .declared import check_columns, in_words
 from .pins import Folder, Pins
@@ -161,6 +162,8 @@ class Step:
         place = {k: v for k, v in self.locator.items() if k not in ("table", "version")}
         table = self.locator.get("table")
         place["table"] = hashlib.sha256(table).hexdigest() if isinstance(table, bytes) else table
+        options = place.get("options")
+        place["options"] = options.mark() if isinstance(options, Options) else options
         question = [self.on, self.how, self.columns, self.suffix, self.algorithm]
         question.append(self.matched_column)
         return json.dumps([place, question, str(stream)], default=repr)  # of no password

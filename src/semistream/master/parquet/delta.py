@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from ...errors import MasterError, SpecError
+from ...redact import address
 from ..base import Master
 from .files import Files, Options, RemoteFiles, open_files
 from .listing import DataFile, at_once, check_castable, missing_columns, read_footers
@@ -85,7 +86,7 @@ class DeltaMaster(ParquetMaster):
         if (str(table.metadata().id), table.version()) == (self._table_id, self._info.version):
             return self
         options = self._files.locator().get("options")
-        return self._followed_by(DeltaMaster(self._files.name, self._info.key, None, options))
+        return self._followed_by(DeltaMaster(self._files.path, self._info.key, None, options))
 
 
 def is_delta(files: Files) -> bool:
@@ -104,13 +105,15 @@ def _open_table(files: Files, version: int | None) -> Any:
         raise SpecError(f"version={version!r}: the versions of a Delta table are 0, 1, 2, ...")
     options = _log_options(files.options) if isinstance(files, RemoteFiles) else None
     try:
-        return DeltaTable(files.name, version=version, storage_options=options)
+        return DeltaTable(files.path, version=version, storage_options=options)
     except Exception as error:
-        which = "the newest version" if version is None else f"version {version}"
-        raise MasterError(
-            f"{which} of the Delta table {files.name} cannot be read: {_said(files, error)}; it "
-            "may never have existed, or its log may have been cleaned up: name another version"
-        ) from None
+        said = _said(files, error)
+    # Not while the library's own error is at hand, which may have secrets in it.
+    which = "the newest version" if version is None else f"version {version}"
+    raise MasterError(
+        f"{which} of the Delta table {files.name} cannot be read: {said}; it may never have "
+        "existed, or its log may have been cleaned up: name another version"
+    )
 
 
 def _said(files: Files, error: Exception) -> str:
@@ -201,23 +204,27 @@ def _active_files(
 
 
 def _relative(files: Files, text: str) -> str:
-    if "://" in text or text.startswith("/"):
+    """A path below the table's folder. Whoever wrote the log does not choose what else is read."""
+    path = unquote(text)
+    if "://" in text or path.startswith("/") or ".." in path.split("/"):
         raise MasterError(
-            f"the Delta table {files.name} has a file outside of its folder ({text}), as shallow "
-            f"clones do, which is not supported; make a deep clone, or {_REMEDY}"
+            f"the Delta table {files.name} has a file outside of its folder ({address(text)}), as "
+            f"shallow clones do, which is not supported; make a deep clone, or {_REMEDY}"
         )
-    return unquote(text)
+    return path
 
 
 def _deletion_vectors(files: Files, table: Any, paths: set[str]) -> dict[str, pa.BooleanArray]:
     """Rows to keep, for every file that has deleted ones."""
     try:
-        vectors = pa.table(table.deletion_vectors().read_all())
+        vectors, said = pa.table(table.deletion_vectors().read_all()), ""
     except Exception as error:
+        vectors, said = None, _said(files, error) or type(error).__name__
+    if said:  # not while the library's own error is at hand, which may have secrets in it
         raise MasterError(
             f"the deleted rows of the Delta table {files.name} at version {table.version()} cannot "
-            f"be read: {_said(files, error)}; {_REMEDY}"
-        ) from None
+            f"be read: {said}; {_REMEDY}"
+        )
     result: dict[str, pa.BooleanArray] = {}
     root = str(table.table_uri).rstrip("/").split("://")[-1]
     for text, keep in zip(vectors["filepath"], vectors["selection_vector"], strict=True):

@@ -6,19 +6,23 @@ file. A file's `mark` differs after every change of it: a time on a local disk, 
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from ...errors import MasterError, SpecError
+from ...redact import address, check_address, check_path, scrub
 
-HIDDEN = "***"
+T = TypeVar("T")
+_SECRET = re.compile("secret|password|passwd|token|key|credential|sas|auth|header", re.IGNORECASE)
 
 
 class Options(dict[str, Any]):
@@ -31,17 +35,30 @@ class Options(dict[str, Any]):
 
     def hide(self, text: object) -> str:
         """Some words of a library, without the values of these options."""
-        shown = str(text)
-        for secret in sorted(_texts(self), key=len, reverse=True):
-            shown = shown.replace(secret, HIDDEN)
-        return shown
+        return scrub(text, _texts(self, False))
+
+    def mark(self) -> str:
+        """Tells them from other options, and nothing about them."""
+        return hashlib.sha256(repr(sorted(self.items())).encode()).hexdigest()
 
 
-def _texts(value: Any) -> list[str]:
+def _texts(value: Any, secret: bool) -> Iterator[str]:
+    """The values that are hidden. Short ones are no secrets ("1", "true", "s3") unless they are
+    called so, and would riddle the message; addresses are shown as far as they may be."""
     if isinstance(value, Mapping):
-        return [text for one in value.values() for text in _texts(one)]
-    # Shorter ones are no secrets ("1", "true", "s3"), and would riddle the message.
-    return [value] if isinstance(value, str) and len(value) >= 6 and "://" not in value else []
+        for name, one in value.items():
+            yield from _texts(one, secret or bool(_SECRET.search(str(name))))
+    elif isinstance(value, list | tuple | set | frozenset):
+        for one in value:
+            yield from _texts(one, secret)
+    elif isinstance(value, bytes):
+        yield from _texts(value.decode("utf-8", "replace"), secret)
+    elif isinstance(value, str) and len(value) >= (3 if secret else 6) and not _is_plain(value):
+        yield value
+
+
+def _is_plain(value: str) -> bool:
+    return "://" in value and address(value) == value
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,8 @@ class Found:
 class Files(ABC):
     """A root with files under it. Errors are MasterErrors that name the file."""
 
-    name: str  # the root, for people
+    path: str  # the root
+    name: str  # the same for people, without what may be a secret
     buffer_bytes: int  # what to read at once
     check_pages: bool  # whether an open file may change under its reader
     gone: str = "open the master again as it is now"  # the remedy where a file is missing
@@ -81,7 +99,7 @@ class Files(ABC):
         """The nearest folder above the root that has a folder of this name."""
 
     def locator(self) -> dict[str, Any]:
-        return {"path": self.name}
+        return {"path": self.path}
 
     def full(self, path: str) -> str:
         return f"{self.name.rstrip('/')}/{path}" if path else self.name
@@ -114,7 +132,7 @@ class LocalFiles(Files):
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root).absolute()
-        self.name = str(self._root)
+        self.path = self.name = str(self._root)
 
     def walk(self) -> list[Found]:
         if self._root.is_file():
@@ -162,34 +180,45 @@ class RemoteFiles(Files):
 
     def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
         self.options = Options(options or {})
-        self.name = root.rstrip("/")
+        self.path = root.rstrip("/")
+        self.name = address(self.path)
         self._system = import_fsspec(root, self.options)
-        self._root = self._system._strip_protocol(self.name)
+        self._root = self._system._strip_protocol(self.path)
 
     def locator(self) -> dict[str, Any]:
-        return {"path": self.name, "options": self.options}
+        return {"path": self.path, "options": self.options}
 
     def hide(self, text: object) -> str:
         return self.options.hide(text)
 
-    def walk(self) -> list[Found]:
+    def _try(self, path: str, call: Callable[[], T]) -> T:
+        """Errors of the file system become ours. They are not chained, not even as what was being
+        handled: theirs may have secrets in it."""
         try:
-            self._system.invalidate_cache()
-            listed = self._system.find(self._root, detail=True)
+            return call()
+        except MasterError:
+            raise
         except Exception as error:
-            raise self._failed("", error) from None
+            problem = self.failed(path, error)
+        raise problem
+
+    def walk(self) -> list[Found]:
         start = len(self._root) + 1
-        found = [_found(path[start:], info) for path, info in listed.items()]
-        return sorted((f for f in found if not f.path.endswith("/")), key=lambda one: one.path)
+
+        def listed() -> list[Found]:
+            self._system.invalidate_cache()
+            every = self._system.find(self._root, detail=True)
+            return [_found(path[start:], info) for path, info in every.items()]
+
+        found = [one for one in self._try("", listed) if not one.path.endswith("/")]
+        return sorted(found, key=lambda one: one.path)
 
     def look(self, path: str) -> Found:
-        try:
-            return _found(path, self._system.info(self._path(path), refresh=True))
-        except Exception as error:
-            raise self._failed(path, error) from None
+        at = self._path(path)
+        return self._try(path, lambda: _found(path, self._system.info(at, refresh=True)))
 
     def open(self, found: Found) -> pa.NativeFile:
-        try:
+        def opened() -> pa.NativeFile:
             # The buffer is pyarrow's; a second one here would read far too much.
             file = self._system.open(self._path(found.path), "rb", cache_type="none")
             now = _found(found.path, getattr(file, "details", None) or {"size": -1})
@@ -200,34 +229,29 @@ class RemoteFiles(Files):
                 with file:
                     return pa.BufferReader(file.read())
             return pa.PythonFile(file, mode="r")
-        except MasterError:
-            raise
-        except Exception as error:
-            raise self._failed(found.path, error) from None
+
+        return self._try(found.path, opened)
 
     def is_folder(self, path: str) -> bool:
-        try:
-            return bool(self._system.isdir(self._path(path)))
-        except Exception as error:
-            raise self._failed(path, error) from None
+        at = self._path(path)
+        return self._try(path, lambda: bool(self._system.isdir(at)))
 
     def table_around(self, mark: str) -> str | None:
         names = self._root.split("/")
         above = ["/".join(names[:i]) for i in range(len(names) - 1, 0, -1)]
-        try:
+
+        def found() -> str | None:
             return next((p for p in above if self._system.isdir(f"{p}/{mark}")), None)
-        except Exception as error:
-            raise self._failed("", error) from None
+
+        return self._try("", found)
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
-    def _failed(self, path: str, error: Exception) -> MasterError:
-        """Chained errors are shown whole, secrets included, so callers raise this from None."""
-        return self.failed(path, error)
-
 
 def _found(path: str, info: Mapping[str, Any]) -> Found:
+    if info.get("size") is None:
+        raise OSError("nobody says how large it is")
     for name in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created"):
         if info.get(name) is not None:
             return Found(path, int(info["size"]), str(info[name]))
@@ -235,24 +259,27 @@ def _found(path: str, info: Mapping[str, Any]) -> Found:
 
 
 def import_fsspec(root: str, options: Options) -> Any:
-    """The file system behind a URL."""
+    """The file system behind a URL, which has no credentials in it."""
+    check_address(root)
+    protocol = root.split("://", 1)[0]
+    if protocol.lower() in ("http", "https"):
+        raise MasterError(
+            f"{address(root)} cannot be a master: web servers do not say which files there are and "
+            "when they change; copy them to a folder or to an object store"
+        )
     try:
         import fsspec  # late: only whoever reads from object stores needs it
 
         # Listings must be fresh: the point is to see what others have changed.
-        protocol = root.split("://", 1)[0]
         return fsspec.filesystem(protocol, **{"use_listings_cache": False, **options})
     except ImportError as error:
-        raise _needs_extra(root, error) from error
+        problem = (
+            f"{address(root)} needs a package that is not installed ({error}); install "
+            "'semistream[s3]', or for other stores the fsspec package of that store"
+        )
     except Exception as error:
-        raise MasterError(f"{root} cannot be reached: {options.hide(error)}") from None
-
-
-def _needs_extra(root: str, error: ImportError) -> MasterError:
-    return MasterError(
-        f"{root} needs a package that is not installed ({error}); install 'semistream[s3]', or "
-        "for other stores the fsspec package of that store"
-    )
+        problem = f"{address(root)} cannot be reached: {options.hide(error)}"
+    raise MasterError(problem)
 
 
 def open_files(path: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Files:
@@ -262,6 +289,7 @@ def open_files(path: str | os.PathLike[str], options: Mapping[str, Any] | None =
         text = unquote(text.removeprefix("file://"))
     if "://" in text:
         return RemoteFiles(text, options)
+    check_path(text)
     if options:
         raise SpecError(f"storage_options are for paths such as s3://..., not for {text!r}")
     return LocalFiles(text)

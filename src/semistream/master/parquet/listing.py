@@ -124,8 +124,8 @@ def open_parquet(files: Files, found: Found, columns: int = 1) -> pq.ParquetFile
     except (OSError, pa.ArrowException, ValueError) as error:
         source.close()
         text = files.hide(error)
-        name = files.full(found.path)
-        raise MasterError(f"{name} is not a readable Parquet file: {text}") from None
+    # Not while the library's own error is at hand, which may have secrets in it.
+    raise MasterError(f"{files.full(found.path)} is not a readable Parquet file: {text}")
 
 
 def read_footers(files: Files, data: Sequence[DataFile], key: Sequence[str]) -> list[Footer]:

@@ -154,7 +154,7 @@ class ParquetMaster(Master):
         if [file.found for file in now] == [file.found for file in self._data]:
             return self
         options = self._files.locator().get("options")
-        return self._followed_by(ParquetMaster(self._files.name, self._info.key, options))
+        return self._followed_by(ParquetMaster(self._files.path, self._info.key, options))
 
     def _followed_by(self, fresh: ParquetMaster) -> Master:
         if not fresh._info.schema.equals(self._info.schema):
@@ -168,7 +168,7 @@ class ParquetMaster(Master):
         """The keys of files that only one of the two has, if they can still be read."""
         if older is self:
             return NOTHING
-        if not isinstance(older, ParquetMaster) or older._info.name != self._info.name:
+        if not isinstance(older, ParquetMaster) or older._files.path != self._files.path:
             return None
         if older._info.key != self._info.key or older._info.schema != self._info.schema:
             return None

@@ -85,17 +85,19 @@ class Reader:
         try:
             if cursor is None or not cursor.serves(page, names):
                 cursor = self._open(page, names)
-            batch = self._advance(cursor, page)
+            batch, problem = self._advance(cursor, page), ""
         except (OSError, pa.ArrowException) as error:
+            batch, problem = None, self._files.hide(error) or type(error).__name__
+        if problem:  # not while the library's own error is at hand, which may have secrets in it
             self.close()
             self._files.check(page.file.found)  # the likeliest reason says more
-            text = self._files.hide(error)
-            raise MasterError(f"reading {self._full(page)} failed: {text}") from None
+            raise MasterError(f"reading {self._full(page)} failed: {problem}")
         if batch is None or len(batch) != page.length:
             self.close()
             raise MasterError(
                 f"{self._full(page)}: row group {page.group.number} is shorter than it says"
             )
+        assert cursor is not None
         self._cursor = cursor if cursor.at < page.group.rows else None
         return batch
 

@@ -53,7 +53,8 @@ class Connection(Driver):
         try:
             self._connection = pymysql.connect(
                 host=place.host, port=place.port, database=place.database, user=place.user,
-                password=password.reveal() if password is not None else "", charset="utf8mb4",
+                password=password.reveal().encode() if password is not None else b"",
+                charset="utf8mb4",
                 connect_timeout=max(1, round(place.connect_timeout)), autocommit=True, **ssl,
             )  # fmt: skip
             self._connection._read_timeout = place.connect_timeout

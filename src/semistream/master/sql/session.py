@@ -18,7 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...errors import DatabaseError
+from ...errors import DatabaseError, SemiStreamError
+from ...redact import scrub
 from ..base import TooBigError as TooBigError
 from .columns import Column
 from .url import Place, Secret
@@ -118,20 +119,26 @@ class Session:
             self._password = self.place.password()
             try:
                 driver.open(self.place, self._password)
-            except BaseException:
+            except BaseException as error:
                 driver.close()
-                raise
+                ours = isinstance(error, FailedError | SemiStreamError)
+                if ours or not isinstance(error, Exception):
+                    raise
+                # An error of encoding holds all of what it could not encode: the password.
+                problem = f"no connection: the driver raised {type(error).__name__}"
+                raise FailedError(problem, remedy="check user, password and host") from None
             self._driver, self._pid = driver, os.getpid()
         within = self.place.statement_timeout + GRACE
         return self._driver.select(query, columns, limit, within)
 
     def _error(self, problem: FailedError, tries: int) -> DatabaseError:
-        text = f"{self.place.shown}: {problem}"
+        secret = self._password
+        text = f"{self.place.shown}: {secret.scrub(str(problem)) if secret else scrub(problem)}"
         if tries > 1:
             text += f" (tried {tries} times in {self.place.deadline:g} s)"
         if problem.remedy:
             text += f"; {problem.remedy}"
-        return DatabaseError(self._password.scrub(text) if self._password else text)
+        return DatabaseError(text)
 
     def close(self) -> None:
         driver, self._driver = self._driver, None

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from ...errors import MasterError, SpecError
+from ...redact import HIDDEN, address, scrub
 
 SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql"}
 SCHEMES |= {"mariadb": "mysql"}
@@ -20,6 +21,9 @@ OPTIONS = {  # what may stand after the "?", besides the common ones; passed on 
     "postgresql": ("sslmode", "sslrootcert", "sslcert", "sslkey", "application_name"),
     "mysql": ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity"),
 }
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]]*)(?::([0-9]{1,5}))?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_OPTION, _VARIABLE = re.compile(r"[a-z_]{1,40}"), re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
@@ -51,7 +55,7 @@ class Secret:
 
     def scrub(self, text: str) -> str:
         """The text without the password, should a driver have put it there."""
-        return text.replace(self._value, "***") if self._value else text
+        return scrub(text, [self._value])
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class Place:
     @property
     def shown(self) -> str:
         """For messages: everything but the password."""
-        who = f"{self.user}@" if self.user else ""
+        user = self.user or ""
+        who = f"{HIDDEN if ':' in user else user}@" if user else ""  # u%3Apassword is escaped wrong
         return f"{self.kind}://{who}{self.host}:{self.port}/{self.database}"
 
     def password(self) -> Secret | None:
@@ -93,56 +98,100 @@ class Place:
                 )
             return Secret(value)
         if self.password_file is not None:
-            try:
-                return Secret(Path(self.password_file).read_text().rstrip("\r\n"))
-            except OSError as error:
-                raise MasterError(
-                    f"the password of {self.shown} should be in the file {self.password_file}, "
-                    f"which cannot be read: {error.strerror}"
-                ) from None
+            return self._in_file(Path(self.password_file))
         found = os.environ.get("MYSQL_PWD") if self.kind == "mysql" else None
         return Secret(found) if found else None
 
+    def _in_file(self, file: Path) -> Secret:
+        content, problem = "", ""
+        try:
+            content = file.read_bytes().decode().rstrip("\r\n")
+        except OSError as error:
+            problem = error.strerror or type(error).__name__
+        except ValueError:
+            problem = "it is not UTF-8"
+        if problem:  # not while the error of a decoder is at hand: it holds all of the file
+            raise MasterError(
+                f"the password of {self.shown} should be in the file {file}, which cannot be read: "
+                f"{problem}"
+            )
+        return _secret(content, self.shown)
+
 
 def is_database(source: object) -> bool:
-    return isinstance(source, str) and source.split("://")[0] in SCHEMES and "://" in source
+    scheme, mark, _ = source.partition("://") if isinstance(source, str) else ("", "", "")
+    return bool(mark) and scheme.lower() in SCHEMES
 
 
 def parse_url(url: str, password_file: str | None = None) -> Place:
-    """postgresql://user:password@host:port/database?option=value, or mysql://, mariadb://."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
+    """postgresql://user:password@host:port/database?option=value, or mysql://, mariadb://.
+
+    What cannot be read with certainty is refused: a password with an unescaped character must not
+    be taken for a host, an option or a database, and shown as such."""
+    scheme, _, rest = url.partition("://")
+    kind = SCHEMES[scheme.lower()]
+    head, _, query = rest.partition("?")
+    authority, _, path = head.partition("/")
+    who, _, where = authority.rpartition("@")
+    host = _HOST.fullmatch(where)
+    port = int(host[2] or PORTS[kind]) if host else 0
+    if not port < 1 << 16 or "#" in rest or "@" in path + query or _CONTROL.search(rest):
+        host = None
+    if host is None:
         raise SpecError(
-            f"the address of the database ({_masked(url)}) cannot be read; write "
-            "postgresql://user@host:port/database, special characters as %XX"
-        ) from None
-    kind = SCHEMES[parts.scheme]
-    database = unquote(parts.path.lstrip("/"))
-    if not parts.hostname or not database or "/" in database:
-        raise SpecError(
-            f"{_masked(url)} names no host or no database; write {kind}://user@host:port/database"
+            f"the address of the database ({address(url)}) cannot be read; write "
+            f"{kind}://user@host:port/database, special characters of the password as %XX: "
+            "@ %40, / %2F, ? %3F, # %23, : %3A, % %25"
         )
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    known = (*_COMMON, *OPTIONS[kind])
+    database = unquote(path)
+    if not host[1] or not database or "/" in database:
+        raise SpecError(
+            f"{address(url)} names no host or no database; write {kind}://user@host:port/database"
+        )
+    user, password = (unquote(part) for part in who.partition(":")[::2])
+    secret = _secret(password, address(url)) if password else None
+    if "\0" in user + database:
+        raise _zero_byte(address(url))
+    place = Place(kind, host[1].strip("[]").lower(), port, database, user or None, secret)
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    return _with_options(place, options, password_file)
+
+
+def _secret(value: str, what: str) -> Secret:
+    if "\0" in value:
+        raise _zero_byte(what)
+    return Secret(value)
+
+
+def _zero_byte(what: str) -> SpecError:
+    """For a driver all would end there, also what comes after it: the host."""
+    return SpecError(f"user, password or database of {what} has a zero byte in it; leave it out")
+
+
+def _with_options(place: Place, options: Mapping[str, str], password_file: str | None) -> Place:
+    known = (*_COMMON, *OPTIONS[place.kind])
     for name in options:
         if name not in known:
+            shown = repr(name) if _OPTION.fullmatch(name) else HIDDEN
             raise SpecError(
-                f"the option {name!r} of {_masked(url)} is not known; there are {', '.join(known)}"
+                f"the option {shown} of {place.shown} is not known; there are {', '.join(known)}"
             )
+    variable = options.get("password_env")
+    if variable is not None and not _VARIABLE.fullmatch(variable):
+        raise SpecError(
+            f"password_env of {place.shown} is not the name of an environment variable; name the "
+            "one that holds the password"
+        )
     file = password_file or options.get("password_file")  # other processes have other folders
-    place = Place(
-        kind, parts.hostname, port or PORTS[kind], database,
-        unquote(parts.username) if parts.username else None,
-        Secret(unquote(parts.password)) if parts.password else None,
-        options.get("password_env"), os.path.abspath(file) if file else None,
-        options.get("table"), options={k: v for k, v in options.items() if k not in _COMMON},
-    )  # fmt: skip
-    for name in _TIMES:
-        if name in options:
-            place = replace(place, **{name: seconds(options[name], name)})  # type: ignore[arg-type]
-    return place
+    times = {name: seconds(options[name], name) for name in _TIMES if name in options}
+    return replace(
+        place,
+        password_env=variable,
+        password_file=os.path.abspath(file) if file else None,
+        table=options.get("table"),
+        options={k: v for k, v in options.items() if k not in _COMMON},
+        **times,  # type: ignore[arg-type]
+    )
 
 
 def seconds(text: str | float, name: str) -> float:
@@ -151,11 +200,3 @@ def seconds(text: str | float, name: str) -> float:
     if match is None or match[2] not in _UNITS or float(match[1]) <= 0:
         raise SpecError(f'{name}={text!r} is not a length of time; write "60s", "500ms" or "5min"')
     return float(match[1]) * _UNITS[match[2]]
-
-
-def _masked(url: str) -> str:
-    """An address for messages: whatever may be a password is left out."""
-    scheme, _, rest = url.partition("://")
-    rest = rest.split("?")[0]
-    who, at, where = rest.rpartition("@")
-    return repr(f"{scheme}://{who.split(':')[0]}{at}{where}" if at else f"{scheme}://{rest}")

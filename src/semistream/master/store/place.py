@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import SpecError, StoreError
+from ...redact import check_path
 from .files import StoreFile
 
 MANIFESTS, DATA = "manifests", "data"
@@ -183,6 +184,7 @@ def place_at(
         from .remote import RemotePlace  # late: only object stores need it
 
         return RemotePlace(text, options)
+    check_path(text)
     if options:
         raise SpecError(f"storage_options are for paths such as s3://..., not for {text!r}")
     return LocalPlace(Path(text))

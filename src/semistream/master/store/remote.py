@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from ...errors import DamagedError, StoreError
+from ...redact import address
 from ..parquet.files import Options, import_fsspec
 from .files import StoreFile
 from .place import DATA, MANIFESTS, FileInfo, Place
@@ -35,11 +36,12 @@ class RemotePlace(Place):
     remote = True
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self.name = url.rstrip("/")
+        self._url = url.rstrip("/")
+        self.name = address(self._url)
         self.options = Options(options or {})
         self._protocol = url.split("://", 1)[0]
         self._system = import_fsspec(url, self.options)
-        self._root = self._system._strip_protocol(self.name)
+        self._root = self._system._strip_protocol(self._url)
         self._scratch: Path | None = None
         self._checked = False
 
@@ -52,15 +54,18 @@ class RemotePlace(Place):
         return self._scratch
 
     def _try(self, what: str, call: Callable[[], T]) -> T:
-        """Errors of the object store become ours, without what the options hold."""
+        """Errors of the object store become ours, without what the options hold. They are not
+        chained, not even as what was being handled: theirs may have secrets in it."""
+        problem: Exception
         try:
             return call()
         except FileExistsError:
-            raise FileExistsError(what) from None
+            problem = FileExistsError(what)
         except FileNotFoundError:
-            raise FileNotFoundError(what) from None
+            problem = FileNotFoundError(what)
         except Exception as error:
-            raise StoreError(f"{what} failed: {self.options.hide(error)}") from None
+            problem = StoreError(f"{what} failed: {self.options.hide(error)}")
+        raise problem
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -171,7 +176,7 @@ class RemotePlace(Place):
         return
 
     def locator(self) -> dict[str, Any]:
-        return {"path": self.name, "options": self.options}
+        return {"path": self._url, "options": self.options}
 
 
 class RemoteFile(StoreFile):
