@@ -8,6 +8,7 @@ import os
 import shutil
 from decimal import Decimal
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -234,9 +235,14 @@ def test_files_that_are_not_those_of_the_log(tmp_path) -> None:
     with pytest.raises(ss.MasterError, match=rf"{file.name} has \d+ bytes, but \d+ in the log"):
         ss.open_master(path, "id")
     file.write_bytes(good)
-    _edit(path, lambda a: a.get("add", {}).update(path=f"file://{file}") if "add" in a else None)
-    with pytest.raises(ss.MasterError, match="outside of its folder"):
-        ss.open_master(path, "id")
+    other = tmp_path / file.name
+    other.write_bytes(good)
+    up = f"../{file.name}"
+    outside = [f"file://{file}", str(other), quote(str(other), safe=""), up, quote(up, safe="")]
+    for name in [*outside, f"{path.name}/%2E%2E/%2e%2e/{file.name}"]:
+        _edit(path, lambda a, to=name: a["add"].update(path=to) if "add" in a else None)
+        with pytest.raises(ss.MasterError, match="outside of its folder"):
+            ss.open_master(path, "id")
 
 
 def test_a_part_of_a_table_is_not_a_master(tmp_path) -> None:

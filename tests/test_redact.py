@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 import re
-import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import execute, load
+from shown import everything
 
 import semistream as ss
 from semistream.cli import main
@@ -31,21 +31,6 @@ from semistream.spark.worker import EnrichTask, Step
 
 CANARY = "kXq7Zr"
 TABLE = pa.table({"k": [1, 2], "v": [3, 4]})
-
-
-def everything(error: BaseException | None) -> Iterator[str]:
-    """All that anybody could print of an error: of the one it came from and of the one that was
-    being handled, too, though Python would not show it."""
-    seen: set[int] = set()
-    todo = [error]
-    while todo:
-        one = todo.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield from (str(one), repr(one), repr(one.args), repr(vars(one)))
-        yield "".join(traceback.format_exception(one))
-        todo += [one.__cause__, one.__context__]
 
 
 # --- what may be shown ----------------------------------------------------------------------------
@@ -107,6 +92,13 @@ def test_addresses_of_files_have_no_credentials_in_them() -> None:
     for bad in ("jdbc:mysql://host/db", "postgresql+psycopg://host/db", "a b://x"):
         with pytest.raises(ss.SpecError, match="postgresql://user@host"):
             check_address(bad)
+
+
+def test_web_servers_are_no_masters() -> None:
+    """They list no files; and an address that works must not be one with a token in it."""
+    for url in ("http://127.0.0.1:1/x.parquet", "HTTPS://127.0.0.1:1/x"):
+        with pytest.raises(ss.MasterError, match="web servers do not say which files there are"):
+            ss.open_master(url, key="k")
 
 
 def test_words_of_a_library() -> None:

@@ -7,7 +7,6 @@ import pickle
 import random
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from s3 import KEY, SECRET, Bucket
 from sample_data import products
+from shown import everything
 
 import semistream as ss
 from semistream.master import Master, from_locator
@@ -128,7 +128,7 @@ def test_secrets_are_never_shown(kind, bucket) -> None:
     for call in (lambda: list(master.batches()), lambda: from_locator(locator), master.newest):
         with pytest.raises(ss.MasterError) as caught:
             call()
-        shown.append("".join(traceback.format_exception(caught.value)))
+        shown += everything(caught.value)
     text = "\n".join(shown)
     assert "options" in text
     assert KEY not in text

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from s3 import KEY, SECRET, Bucket, bucket, s3_endpoint
 from sample_data import ALGORITHMS, products, sales
+from shown import everything
 
 import semistream as ss
 from semistream.master import from_locator
@@ -204,10 +205,7 @@ def test_secrets_do_not_show(bucket) -> None:
     ):
         with pytest.raises(ss.SemiStreamError) as caught:
             ss.Store.create(url, TABLE, "id", storage_options=options)
-        error: BaseException | None = caught.value
-        while error is not None:
-            shown.append(repr(error))
-            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        shown += everything(caught.value)
     for text in shown:
         assert SECRET not in text
         assert KEY not in text
