@@ -176,6 +176,9 @@ def test_a_scratch_folder_says_whose_it_is(shared: Path, monkeypatch) -> None:
     (shared / OWN).chmod(0o777)
     with pytest.raises(ss.SpecError, match=f"{OWN} is not private.*0777; name a folder with pins="):
         scratch_folder("pins")
+    monkeypatch.setattr("tempfile.tempdir", "/proc")
+    with pytest.raises(ss.SpecError, match=rf"/proc/{OWN}: .*; name a folder with pins="):
+        scratch_folder("pins")
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -53,6 +53,12 @@ def private_folder(base: str | os.PathLike[str], *names: str, secret: bool = Fal
     return _checked(base, names, make=True, secret=secret)
 
 
+def why_not(error: OSError) -> str:
+    """Why a folder cannot be used, with its name."""
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
 def is_private(base: str | os.PathLike[str], *names: str) -> bool:
     """Whether such a folder is there and private; nothing is made."""
     try:

@@ -29,13 +29,13 @@ _CONTAINER = re.compile(r"[A-Za-z0-9$_-]*@")
 _DATABASES = r"jdbc|odbc|postgres|postgresql|mysql|mariadb|mssql|sqlserver|oracle|mongodb|redis"
 _DATABASE = re.compile(rf"({_DATABASES})(\+\w+)?:", re.IGNORECASE)
 _DRIVER = re.compile(rf"({_DATABASES}|https?|s?ftp|s3a?|gs|abfss?)(\+\w+)?:", re.IGNORECASE)
-_NAME = (
-    r"\b(\w*(?:password|passwd|pwd|secret|token|signature|sig|credential|api_?key|access_?key)\w*"
-    r"['\"]?\s*[=:]\s*)"
+_NAME = (  # bounded, for the words of a library may be long
+    r"((?:\bsig|(?:password|passwd|pwd|secret|token|signature|credential|api_?key|access_?key)"
+    r"\w{0,30})['\"]?\s{0,3}[=:]\s{0,3})"
 )
 _NAMED = re.compile(_NAME, re.IGNORECASE)
 _VALUE = re.compile(rf"{_NAME}(?!YES\b|NO\b)('[^']*'|\"[^\"]*\"|\S+)", re.IGNORECASE)
-_INSIDE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>|`\])}]+")
+_INSIDE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{0,30}://[^\s'\"<>|`\])}]+")
 
 
 def address(text: str) -> str:

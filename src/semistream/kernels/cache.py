@@ -34,6 +34,7 @@ from ..private import (
     private_folder,
     read_private,
     temporary_home,
+    why_not,
     write_private,
 )
 from ..sealed import SealError, seal, unseal
@@ -61,7 +62,7 @@ def code_folder() -> Path | None:
         try:
             folder = private_folder(base, own_name(), f"kernels-{_stamp()[:16]}")
         except OSError as error:
-            refused.append(error.strerror or str(error))
+            refused.append(why_not(error))
             if base is asked:
                 LOG.warning("NUMBA_CACHE_DIR=%s is not used: %s", asked, refused[-1])
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import SpecError
-from ..private import own_name, private_folder, temporary_home
+from ..private import own_name, private_folder, temporary_home, why_not
 
 
 def scratch_folder(name: str, secret: bool = False) -> Path:
@@ -17,4 +17,4 @@ def scratch_folder(name: str, secret: bool = False) -> Path:
     try:
         return private_folder(base, own_name(), name, secret=secret)
     except OSError as error:
-        raise SpecError(f"{error.strerror or error}; name a folder with pins=...") from error
+        raise SpecError(f"{why_not(error)}; name a folder with pins=...") from error
