@@ -91,12 +91,12 @@ def streams(spark: SparkSession, folder: Path) -> dict[str, object]:
     )
 
     def write(df: DataFrame, number: int) -> None:
-        for _ in range(2):  # as if it was replayed
-            delta(enrich(df, store, on="id", how="left", memory_per_task=SMALL), number)
-            rows = df.selectExpr("sale + 5000 id", "'new' name", "1.5d price")
-            changes(rows, number)
+        delta(enrich(df, store, on="id", how="left", memory_per_task=SMALL), number)
+        rows = df.selectExpr("sale + 5000 id", "'new' name", "1.5d price")
+        changes(rows, number)
 
-    finish(sales, folder / "checkpoint-2", write)
+    for again in range(2):  # the same writers and numbers: as if all was replayed
+        finish(sales, folder / f"checkpoint-2-{again}", write)
     counted = [(each.batch, each.rows_in, each.rows_out) for each in progress(query)]
     return {"id": str(query.id), "progress": counted}
 
@@ -108,11 +108,16 @@ def errors(spark: SparkSession, folder: Path) -> dict[str, str]:
     def counted(df: DataFrame, number: int) -> None:
         df.count()
 
+    def twice(df: DataFrame, number: int) -> None:
+        for _ in range(2):
+            into_delta(folder / "twice", "w")(df, number)
+
     calls = {
         "upsert_into": lambda: upsert_into(store),
         "into_delta": lambda: into_delta(folder / "delta"),
         "pins": lambda: enrich(sales, store, on="id", pins=folder / "pins"),
         "outside": lambda: finish(enrich(stream, store, on="id"), folder / "checkpoint-3", counted),
+        "twice": lambda: finish(stream, folder / "checkpoint-4", twice),
         "name": lambda: enrich(sales, store, on="ident"),
     }
     found = {}

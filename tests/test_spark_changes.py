@@ -254,7 +254,7 @@ def test_a_stream_writes_every_micro_batch_once(spark, store, tmp_path) -> None:
     query = start()
     assert query.awaitTermination(PATIENCE)
     done = ss.Store.open(store)
-    assert (done.version, done.manifest.writers) == (4, {str(query.id): 2})
+    assert (done.version, done.manifest.writers) == (4, {f"{query.id}/append": 2})
     wanted = [(k, f"{k} old") for k in range(100)] + [(k, f"{k} new") for k in range(40, 100)]
     assert content(store) == sorted(wanted)
     assert_same_rows(pq.read_table(files), rows(range(40, 100), "new"))

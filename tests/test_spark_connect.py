@@ -76,7 +76,7 @@ def test_for_each_batch_once(folder: Path) -> None:
     )
     store = ss.Store.open(folder / "by-id")
     assert store.describe().rows == MASTER.num_rows - 1 + SALES.num_rows
-    assert store.manifest.writers == {"w": 1}
+    assert store.manifest.writers == {"w/upsert": 1}
 
 
 def test_what_connect_cannot_do_is_said(said: dict) -> None:
@@ -86,6 +86,7 @@ def test_what_connect_cannot_do_is_said(said: dict) -> None:
     for name in ("upsert_into", "into_delta", "pins", "name"):
         assert errors[name].startswith("SpecError: "), errors[name]
     assert "enrich the stream itself" in errors["pins"]
+    assert 'into_delta(path, name="...")' in errors["twice"]
     assert "SpecError: Spark does not tell this task" in errors["outside"]
 
 

@@ -78,10 +78,10 @@ def test_half_of_the_rows_on_one_key(spark, store) -> None:
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
     master = ss.open_master(store)
     for partitions in (2, 4, 8):
-        found = counts(by_key(stream, master, "id", partitions))
+        found = counts(by_key(Columns(stream), master, "id", partitions))
         assert len(found) == partitions
         assert max(found) <= 1.1 * np.median(found), found
-    assert len(counts(by_key(stream, master, "id"))) == 2  # task slots
+    assert len(counts(by_key(Columns(stream), master, "id"))) == 2  # task slots
     plain = counts(stream.repartition(8, "id"))
     assert max(plain) > 3 * np.median(plain)  # or there was nothing to show
     ours = enrich(stream, store, on="id", how="left_semi", shuffle="key", partitions=4)

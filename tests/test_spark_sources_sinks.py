@@ -125,7 +125,7 @@ def test_a_stream_into_delta_and_its_replay(spark, store, tmp_path) -> None:
     query = finish(joined, checkpoint, into(table))
     written = DeltaTable(table)
     assert_same_rows(written.to_pyarrow_table(), JOINED)
-    assert (written.version(), written.transaction_version(query)) == (3, 2)
+    assert (written.version(), written.transaction_version(f"{query}/append")) == (3, 2)
     assert ss.open_master(table, "sale").describe().rows == len(JOINED)
 
 

@@ -17,15 +17,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from ..errors import StoreError
+from ..errors import SpecError, StoreError
 from ..master import Store
 from ..master.store import format as fmt
 from ..master.store.change import publish
 from ..master.store.expire import writing
 from ..master.store.place import place_at
 from ..master.store.write import PAGE_BYTES, design
-from .run import write_run
-from .schema import stream_schema
+from .columns import Columns
+from .frames import check_frame, is_stream
+from .run import check_partitions, write_run
 
 Report = Callable[[int, float], None]  # (bytes written so far, seconds)
 
@@ -45,14 +46,23 @@ def build_store(
     `path` must be writable from every executor; `storage_options` are for s3://... and the like.
     `progress=True` prints a line per second; a function gets (bytes written, seconds).
     """
+    check_frame(df)
+    check_partitions(partitions)
+    if is_stream(df):
+        raise SpecError(
+            "a store cannot be built from a stream, which has no end; build it from a batch, or "
+            'let micro-batches make it: foreachBatch(upsert_into(path, key="..."))'
+        )
     place = place_at(path, storage_options)
     if fmt.versions(place):
         raise StoreError(f"{place} is a store already; choose another path or delete it first")
-    plan = design(stream_schema(df), key, page_bytes)
+    rows = Columns(df)
+    plan = design(rows.arrow, key, page_bytes)
+    rows.check_keys(plan.key, "DataFrame")
     data = place.data.absolute()
     with place.new_store(), writing(place, new=True):
         written = write_run(
-            df, place, plan, partitions=partitions, watch=lambda run: _Watch(data, run, progress)
+            rows, place, plan, partitions=partitions, watch=lambda run: _Watch(data, run, progress)
         )
         publish(place, plan.manifest([written.run]), [written.run])
     return Store.open(place)

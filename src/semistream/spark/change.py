@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from pyspark.sql import DataFrame
 
-from ..errors import ConflictError, SemiStreamError, SpecError
+from ..errors import ConflictError, SemiStreamError, SpecError, StoreError
 from ..master import Store, open_master
 from ..master.store import format as fmt
 from ..master.store.change import discard, null_keys, publish, publish_change
@@ -23,12 +23,15 @@ from ..master.store.expire import writing
 from ..master.store.index import claimed
 from ..master.store.place import Place, place_at
 from ..master.store.write import design
-from .frames import needs_writer, query_of
-from .run import Written, fitting, write_run
-from .schema import stream_schema
+from .columns import Columns
+from .frames import change_of, check_frame, is_stream, needs_writer
+from .once import Once, check_name
+from .run import Written, check_partitions, fitting, write_run
 
 ATTEMPTS = 5
 MERGE_BYTES = 1 << 30  # the most that the driver merges by itself; beyond it, Store.compact
+KINDS = ("upsert", "append", "delete")
+CALL = "upsert_into(path)"
 WriterBatch = tuple[str, int]
 
 
@@ -45,11 +48,11 @@ def upsert_store(
 
     Where a key is in `df` more than once, all its rows are kept. With `key`, a store that does not
     exist is made; one that exists must have this key. `writer_batch=(name, number)` makes it happen
-    once: where this or a later batch of that writer is in the store already, nothing is changed.
-    Returns the store at the new version.
+    once: where this or a later batch of that writer is in the store already, nothing is changed, so
+    every change of a writer needs a number of its own. Returns the store at the new version.
     """
     place = place_at(path, storage_options)
-    return _change(df, place, "upsert", key, writer_batch, partitions)
+    return _change(df, _Change(place, "upsert", key, _mark(writer_batch), partitions))
 
 
 def append_to_store(
@@ -62,7 +65,7 @@ def append_to_store(
 ) -> Store:
     """Add the rows of `df` to those that their keys have; see `upsert_store`."""
     place = place_at(path, storage_options)
-    return _change(df, place, "append", None, writer_batch, partitions)
+    return _change(df, _Change(place, "append", None, _mark(writer_batch), partitions))
 
 
 def delete_from_store(
@@ -76,94 +79,150 @@ def delete_from_store(
     """Remove all rows of the keys in `df`; other columns of `df` do not matter. Keys that are not
     there, and NULLs, change nothing; see `upsert_store`."""
     place = place_at(path, storage_options)
-    return _change(df, place, "delete", None, writer_batch, partitions)
-
-
-_KINDS: dict[str, Callable[..., Store]] = {
-    "upsert": upsert_store,
-    "append": append_to_store,
-    "delete": delete_from_store,
-}
+    return _change(df, _Change(place, "delete", None, _mark(writer_batch), partitions))
 
 
 def upsert_into(
-    path: str | os.PathLike[str], kind: str = "upsert", writer: str | None = None, **options: Any
+    path: str | os.PathLike[str],
+    kind: str = "upsert",
+    writer: str | None = None,
+    *,
+    name: str | None = None,
+    key: str | Sequence[str] | None = None,
+    partitions: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """For `foreachBatch`: every micro-batch changes the store, once, however often it is replayed.
-    `kind` may also be "append" or "delete"; options are those of `upsert_store`. The store
-    remembers micro-batches by the query's id, or by the name `writer`, which Spark Connect needs;
-    two queries, or two checkpoints, with one name would take each other's work for done."""
-    if kind not in _KINDS:
-        raise SpecError(f"kind={kind!r}: choose one of {list(_KINDS)}")
+    `kind` may also be "append" or "delete"; `key`, `partitions` and `storage_options` are those of
+    `upsert_store`.
 
+    One function may make several changes of a store. The store remembers each by its `name`, which
+    is its kind unless you say otherwise; a second change of one name in a micro-batch is refused.
+    And by the query's id, or by the name `writer`, which Spark Connect needs: two queries, or two
+    checkpoints, with one writer would take each other's work for done."""
+    if kind not in KINDS:
+        raise SpecError(f"kind={kind!r}: choose one of {list(KINDS)}")
+    if key is not None and kind != "upsert":
+        raise SpecError(f'key= is for kind="upsert", which can make a store; "{kind}" needs none')
+    check_partitions(partitions)
+    check_name(name := kind if name is None else name)
     if writer is None:
-        needs_writer("upsert_into(path)")
+        needs_writer(CALL)
 
     def write(df: DataFrame, batch: int) -> None:
-        name = writer or query_of(df, "upsert_into(path)")
+        check_frame(df)
+        place = place_at(path, storage_options)
         try:
-            _KINDS[kind](df, path, writer_batch=(name, batch), **options).close()
+            once = change_of(df, batch, writer, name, CALL, str(place))
+            _change(df, _Change(place, kind, key, _Stream(once), partitions)).close()
         except SemiStreamError as error:  # the query's error shows the whole stack of this thread
             raise error.with_traceback(None) from None
 
     return write
 
 
-def _change(
-    df: DataFrame,
-    place: Place,
-    kind: str,
-    key: str | Sequence[str] | None,
-    writer_batch: WriterBatch | None,
-    partitions: int | None,
-) -> Store:
-    if df.isStreaming:
-        raise SpecError(f"a stream cannot {kind} by itself; use foreachBatch(upsert_into(path))")
+# --- marks ----------------------------------------------------------------------------------------
+
+
+class _Mark:
+    """What a store keeps of a change, so that it happens once."""
+
+    def __init__(self, writer_batch: WriterBatch) -> None:
+        self.written = writer_batch
+
+    def done(self, store: Store) -> bool:
+        name, number = self.written
+        return store.manifest.writers.get(name, -1) >= number
+
+    def made(self, store: Store) -> None:
+        """The store has it."""
+
+
+class _Stream(_Mark):
+    """Of a streaming query, which may make several changes at a time."""
+
+    def __init__(self, once: Once) -> None:
+        super().__init__((once.mark, once.number))
+        self._once = once
+
+    def done(self, store: Store) -> bool:
+        return self._once.done(store.identity(), store.manifest.writers.get)
+
+    def made(self, store: Store) -> None:
+        self._once.made(store.identity())
+
+
+def _mark(writer_batch: WriterBatch | None) -> _Mark | None:
+    if writer_batch is None:
+        return None
+    match writer_batch:
+        case (str(), int(number)) if not isinstance(number, bool):
+            return _Mark(writer_batch)
+    raise SpecError(f'writer_batch={writer_batch!r}: give a name and a number, ("nightly", 42)')
+
+
+# --- the change itself ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Change:
+    place: Place
+    kind: str
+    key: str | Sequence[str] | None
+    mark: _Mark | None
+    partitions: int | None
+
+
+def _change(df: DataFrame, asked: _Change) -> Store:
+    check_frame(df)
+    check_partitions(asked.partitions)
+    if is_stream(df):
+        raise SpecError(
+            f"a stream cannot {asked.kind} by itself; use foreachBatch(upsert_into(path))"
+        )
     for attempt in range(ATTEMPTS):
         try:
-            if key is not None and not fmt.versions(place):
-                return _create(df, place, key, writer_batch, partitions)
-            return _change_once(df, place, kind, key, writer_batch, partitions)
+            there = fmt.versions(asked.place)
+            changed = _change_once(df, asked) if there else _create(df, asked)
+            if asked.mark is not None:
+                asked.mark.made(changed)
+            return changed
         except ConflictError:
             if attempt + 1 == ATTEMPTS:
                 raise
     raise AssertionError("unreachable")
 
 
-def _create(
-    df: DataFrame,
-    place: Place,
-    key: str | Sequence[str],
-    writer_batch: WriterBatch | None,
-    partitions: int | None,
-) -> Store:
-    plan = design(stream_schema(df), key)
+def _create(df: DataFrame, asked: _Change) -> Store:
+    place = asked.place
+    if asked.key is None:
+        raise StoreError(
+            f"{place} is not a store: it has no manifest; make one with build_store, or give "
+            'upsert_store or upsert_into its key="..."'
+        )
+    rows = Columns(df)
+    plan = design(rows.arrow, asked.key)
+    rows.check_keys(plan.key, "DataFrame")
     with place.new_store(), writing(place, new=True):
-        written = write_run(df, place, plan, partitions=partitions)
+        written = write_run(rows, place, plan, partitions=asked.partitions)
         if written.nulls:
             raise null_keys(plan.key, written.nulls)
-        writers = {} if writer_batch is None else dict([writer_batch])
+        writers = {} if asked.mark is None else dict([asked.mark.written])
         publish(place, replace(plan.manifest([written.run]), writers=writers), [written.run])
     return Store.open(place)
 
 
-def _change_once(
-    df: DataFrame,
-    place: Place,
-    kind: str,
-    key: str | Sequence[str] | None,
-    writer_batch: WriterBatch | None,
-    partitions: int | None,
-) -> Store:
+def _change_once(df: DataFrame, asked: _Change) -> Store:
+    place, kind = asked.place, asked.kind
     store = Store.open(place)
-    if key is not None:
-        open_master(store, key)  # which must be the store's
-    if _done(store, writer_batch):
+    if asked.key is not None:
+        open_master(store, asked.key)  # which must be the store's
+    if asked.mark is not None and asked.mark.done(store):
         return store
     rows = fitting(df, store.design, kind)
     with writing(place):
         try:
-            written = write_run(rows, place, store.design, kind, store.locator(), partitions)
+            written = write_run(rows, place, store.design, kind, store.locator(), asked.partitions)
         except Exception as error:
             if store.version in fmt.versions(place):
                 raise
@@ -171,28 +230,22 @@ def _change_once(
             raise fmt.conflict(place, store.version + 1) from error
         if kind == "upsert" and written.nulls:
             raise null_keys(store.design.key, written.nulls)
-        return _publish(store, kind, written, writer_batch)
+        return _publish(store, kind, written, asked.mark)
 
 
-def _done(store: Store, writer_batch: WriterBatch | None) -> bool:
-    return (
-        writer_batch is not None
-        and store.manifest.writers.get(writer_batch[0], -1) >= (writer_batch[1])
-    )
-
-
-def _publish(store: Store, kind: str, written: Written, writer_batch: WriterBatch | None) -> Store:
+def _publish(store: Store, kind: str, written: Written, mark: _Mark | None) -> Store:
     run, place = written.run, store.place
     nothing = not run.claims and not run.rows
     store = _fits(store, run)
-    if nothing or _done(store, writer_batch):
+    done = mark is not None and mark.done(store)
+    if nothing or done:
         discard(place, run)
-        if writer_batch is None or _done(store, writer_batch):
+        if mark is None or done:
             return store
     rows = store.manifest.rows + written.more + (written.nulls if kind == "append" else 0)
     new = [] if nothing else [run]
-    manifest = publish_change(store, new, kind, rows, writer_batch, MERGE_BYTES)
-    return Store(place, manifest, store.io)
+    noted = None if mark is None else mark.written
+    return Store(place, publish_change(store, new, kind, rows, noted, MERGE_BYTES), store.io)
 
 
 def _fits(store: Store, run: fmt.Run) -> Store:

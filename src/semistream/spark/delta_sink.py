@@ -10,100 +10,177 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
-from ..errors import MasterError, SpecError
+from ..errors import InstallError, MasterError, SemiStreamError, SpecError
 from ..redact import address
-from .frames import needs_writer, query_of
+from .cause import told_plainly
+from .columns import Columns
+from .declared import in_words
+from .frames import change_of, check_frame, is_stream, needs_writer
+from .once import Once, check_name
 from .pins_folder import local_path
-from .reach import SHARED
-from .schema import stream_schema
+from .reach import SHARED, writing_to
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
 CALL = "into_delta(path)"
+NAME = "append"  # of a change, unless it is given
 # What a table may ask of its writers: all of it is kept by adding plain files.
 KNOWN = {"appendOnly", "invariants", "timestampNtz", "deletionVectors"}
 
+OTHERS = ("variant", "geometry", "geography")  # columns of structs in Arrow, but not in files
+
 
 def into_delta(
-    path: str | os.PathLike[str], writer: str | None = None
+    path: str | os.PathLike[str], writer: str | None = None, *, name: str = NAME
 ) -> Callable[[DataFrame, int], None]:
     """For `foreachBatch`: append every micro-batch to the Delta table at `path`, once, however
     often it is replayed. The table is made where there is none.
 
-    Driver and executors must reach `path` as a folder. The table remembers micro-batches by the
-    query's id, or by the name `writer`, which Spark Connect needs; two queries, or two checkpoints,
-    with one name would take each other's work for done.
+    Driver and executors must reach `path` as a folder. One function may write into a table several
+    times if each call has a `name` of its own; a second one of the same name in a micro-batch is
+    refused. The table remembers micro-batches by these names and the query's id, or the name
+    `writer`, which Spark Connect needs: two queries, or two checkpoints, with one writer would take
+    each other's work for done.
     """
     folder = local_path(os.fspath(path))
     if folder is None:
         shown = address(os.fspath(path))
         raise SpecError(f"into_delta({shown!r}): only folders can be written to")
+    check_name(name)
+    _check_installed()
     if writer is None:
         needs_writer(CALL)
 
     def write(df: DataFrame, batch: int) -> None:
-        _append(df, folder, writer or query_of(df, CALL), batch)
+        check_frame(df)
+        try:
+            _append(df, folder, change_of(df, batch, writer, name, CALL, str(folder)))
+        except SemiStreamError as error:  # the query's error shows the whole stack of this thread
+            raise error.with_traceback(None) from None
 
     return write
 
 
-def _append(df: DataFrame, folder: Path, writer: str, batch: int) -> None:
-    from deltalake import CommitProperties, Transaction
-    from deltalake.exceptions import CommitFailedError
+def _check_installed() -> None:
+    try:
+        import deltalake  # noqa: F401 - late: only whoever writes Delta tables needs it
+    except ImportError as error:
+        raise InstallError(
+            f"{CALL} needs the package deltalake: pip install 'semistream[delta]'"
+        ) from error
 
-    table = _table(folder, stream_schema(df))
-    if _done(table, writer, batch):
+
+def _append(df: DataFrame, folder: Path, once: Once) -> None:
+    from deltalake import CommitProperties, Transaction
+    from deltalake.exceptions import DeltaError
+
+    if is_stream(df):
+        raise SpecError("into_delta is for the DataFrames that foreachBatch gets, not for a stream")
+    columns = Columns(df)
+    _check_types(columns.schema)
+    table = _table(folder, columns.arrow)
+    identity = str(table.metadata().id)
+    if once.done(identity, table.transaction_version):
+        once.made(identity)
         return
-    part = f"batch-{batch}-{uuid.uuid4().hex}"
-    # INT96, Spark's own way, is not for Delta. The session is this query's: Spark made a copy.
-    df.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    sent = Observation()
-    df.observe(sent, F.count(F.lit(1)).alias("rows")).write.parquet(str(folder / part))
-    added, rows = _added(folder, part)
-    if rows != sent.get["rows"]:
-        raise MasterError(
-            f"tasks wrote {sent.get['rows']} rows of micro-batch {batch} below {folder}, and the "
-            f"driver finds {rows} there: {SHARED}"
-        )
+    added = _written(df, folder, once.number)
     try:
         table.create_write_transaction(
             added,
             "append",
             table.schema(),
-            commit_properties=CommitProperties(app_transactions=[Transaction(writer, batch)]),
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(once.mark, once.number)]
+            ),
         )
-    except CommitFailedError as error:
-        table.update_incremental()
-        if not _done(table, writer, batch):  # else the same micro-batch, run elsewhere, was faster
-            raise MasterError(f"{folder} took no rows of micro-batch {batch}: {error}") from error
+    except (DeltaError, OSError) as error:
+        with suppress(DeltaError, OSError):
+            table.update_incremental()
+        # Else the same micro-batch, run elsewhere, was faster.
+        if not once.done(identity, table.transaction_version):
+            raise MasterError(
+                f"{folder} took no rows of micro-batch {once.number}: {error}"
+            ) from error
+    once.made(identity)
 
 
-def _done(table: DeltaTable, writer: str, batch: int) -> bool:
-    last = table.transaction_version(writer)
-    return last is not None and last >= batch
+def _written(df: DataFrame, folder: Path, batch: int) -> list[AddAction | RemoveAction]:
+    """The rows of a micro-batch as files that nobody sees yet."""
+    part = f"batch-{batch}-{uuid.uuid4().hex}"
+    # INT96, Spark's own way, is not for Delta. The session is this query's: Spark made a copy.
+    df.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    sent = Observation()
+    counted = df.observe(sent, F.count(F.lit(1)).alias("rows"))
+    try:
+        with told_plainly():
+            counted.write.parquet(str(folder / part))
+    except AnalysisException as error:
+        raise SpecError(f"{folder} cannot take these columns: {_first_line(error)}") from error
+    with writing_to(str(folder), "the driver"):
+        added, rows = _added(folder, part)
+    if rows != sent.get["rows"]:
+        raise MasterError(
+            f"tasks wrote {sent.get['rows']} rows of micro-batch {batch} below {folder}, and the "
+            f"driver finds {rows} there: {SHARED}"
+        )
+    return added
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _check_types(kind: T.DataType, name: str = "") -> None:
+    """Spark's files of some types are not what a plain table would say of them."""
+    if isinstance(kind, T.StructType):
+        for field in kind.fields:
+            _check_types(field.dataType, name or field.name)
+    elif isinstance(kind, T.ArrayType):
+        _check_types(kind.elementType, name)
+    elif isinstance(kind, T.MapType):
+        _check_types(kind.keyType, name)
+        _check_types(kind.valueType, name)
+    elif kind.typeName().partition("(")[0] in OTHERS:
+        raise SpecError(
+            f"column {name!r} has the type {kind.simpleString()}, which into_delta cannot write; "
+            "cast it to a string or to binary before writeStream"
+        )
 
 
 def _table(folder: Path, schema: pa.Schema) -> DeltaTable:
     from deltalake import DeltaTable, Schema
-    from deltalake.exceptions import DeltaError
 
+    twice = [name for name, n in Counter(name.lower() for name in schema.names).items() if n > 1]
+    if twice:
+        alike = [name for name in schema.names if name.lower() == twice[0]]
+        raise SpecError(
+            f"columns {alike} of the micro-batch have one name for a Delta table, which ignores "
+            "case; rename all but one before writeStream"
+        )
     try:
         # What is never NULL today may be tomorrow, when the query starts with another plan.
         wanted = Schema.from_arrow(pa.schema([field.with_nullable(True) for field in schema]))
         table = DeltaTable.create(folder, wanted, mode="ignore")
-    except (DeltaError, ValueError, TypeError) as error:
-        raise SpecError(f"{folder} cannot be a Delta table of {schema}: {error}") from error
+    except Exception as error:  # deltalake has some without a type of its own
+        raise SpecError(
+            f"{folder} cannot be a Delta table of {in_words(schema)}: {_first_line(error)}; select "
+            "and cast columns before writeStream, or name another folder"
+        ) from error
     have = [(field.name, field.type) for field in table.schema().fields]
     if have != [(field.name, field.type) for field in wanted.fields]:
         raise SpecError(

@@ -13,18 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import SpecError
 from ..master import Source
-from ..memory import parse_bytes
 from ..spec import Workload
-from .frames import with_columns
+from .columns import Columns
+from .frames import check_frame, with_columns
 from .masters import Master, Opened, budgets, make_step, open_all
 from .overhead import say_overhead
 from .progress import Counters
-from .schema import stream_schema as columns_of_stream
+from .shares import task_bytes
 from .ship import shipped
 from .shuffle import shuffled
 from .worker import EnrichTask, Step
@@ -83,21 +82,20 @@ def enrich(
     `workload` says what the stream is like (`semistream.sketch.sketch_stream` finds it in a
     sample), for the plan that chooses algorithm and division of memory; `explain` shows it.
     """
-    if not hasattr(df, "mapInArrow"):
-        raise SpecError(f"df must be a Spark DataFrame, not {type(df).__name__}")
+    check_frame(df)
     if stream_schema is not None:
         df = with_columns(df, stream_schema)
     one: dict[str, Any] = {"on": on, "how": how, "columns": columns, "suffix": suffix}
     one |= {"algorithm": algorithm, "version": version, "version_column": version_column}
     one |= {"unmatched": unmatched, "matched_column": matched_column, "workload": workload}
-    opened = open_all(df, _masters(master, one), pins)
+    opened, stream = open_all(df, _masters(master, one), pins), Columns(df)
     try:
-        steps = plan_steps(df, opened, memory_per_task)
-        spread = shuffled(df, opened, steps, shuffle, partitions)
+        steps = plan_steps(stream, opened, memory_per_task)
+        spread = shuffled(stream, opened, steps, shuffle, partitions)
     finally:
         for each in opened:
             each.close()
-    return _stage(df, spread, steps, declared=stream_schema is not None)
+    return _stage(stream, spread, steps, declared=stream_schema is not None)
 
 
 def explain(
@@ -110,27 +108,29 @@ def explain(
     """What `enrich` with the same arguments would do with each master: which algorithm, how memory
     is divided, the rate of one task that the model predicts, and why the other algorithms lose.
     Arguments are those of `enrich` that a `Master` has, too. Nothing runs."""
+    check_frame(df)
     unknown = sorted(set(asked) - set(Master.__dataclass_fields__))
     if unknown:
         raise SpecError(f"explain takes no {unknown[0]}=; it takes the fields of Master")
     one = {n: f.default for n, f in Master.__dataclass_fields__.items() if n != "source"}
     opened = open_all(df, _masters(master, {**one, "on": on, **asked}), None, True)
     try:
-        return "\n\n".join(step.why for step in plan_steps(df, opened, memory_per_task))
+        return "\n\n".join(step.why for step in plan_steps(Columns(df), opened, memory_per_task))
     finally:
         for each in opened:
             each.close()
 
 
-def _stage(df: DataFrame, spread: DataFrame, steps: list[Step], declared: bool) -> DataFrame:
-    """The stage in which tasks take the steps. `spread` has the rows of `df`, shuffled or not;
-    `declared`: the caller named the columns, and tasks check that they are those."""
-    incoming = columns_of_stream(df)
-    say_overhead(df, sum(step.memory for step in steps))
-    counters = Counters(df, [step.name for step in steps])
-    task = EnrichTask(steps, counters.counting, incoming if declared else None)
-    ready = counters.before(spread)
-    joined = ready.mapInArrow(shipped(task), from_arrow_schema(task.schema(incoming)))
+def _stage(stream: Columns, spread: DataFrame, steps: list[Step], declared: bool) -> DataFrame:
+    """The stage in which tasks take the steps. `spread` has the rows of `stream.frame`, shuffled or
+    not; `declared`: the caller named the columns, and tasks check that they are those."""
+    say_overhead(stream.df, sum(step.memory for step in steps))
+    counters = Counters(stream.df, [step.name for step in steps])
+    incoming = stream.arrow
+    names = tuple(incoming.names) if stream.renamed else None
+    task = EnrichTask(steps, counters.counting, incoming if declared else None, names)
+    leaving = stream.followed_by(list(task.schema(incoming))[len(incoming) :])
+    joined = counters.before(spread).mapInArrow(shipped(task), leaving)
     return counters.after(joined)
 
 
@@ -154,13 +154,14 @@ def _masters(master: Source | Master | Sequence[Master], one: dict[str, Any]) ->
     return list(several)
 
 
-def plan_steps(df: DataFrame, opened: Sequence[Opened], memory_per_task: int | str) -> list[Step]:
+def plan_steps(stream: Columns, opened: Sequence[Opened], memory_per_task: int | str) -> list[Step]:
     """Check all masters; the columns of each join are the next one's stream."""
     whole = sum(each.master.describe().bytes for each in opened)
-    memory = parse_bytes(memory_per_task, whole)
-    schema, steps = columns_of_stream(df), []
+    memory = task_bytes(memory_per_task, whole)
+    schema, steps = stream.arrow, []
     for each, share in zip(opened, budgets(opened, memory), strict=True):
-        step = make_step(df, each, schema, share, memory)
+        stream.check_keys(each.stream_keys, "stream")
+        step = make_step(stream.df, each, schema, share, memory)
         schema = step.schema(schema)
         steps.append(step)
     return steps

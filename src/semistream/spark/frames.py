@@ -7,7 +7,10 @@ nothing can be asked: there the caller says which columns there are.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from collections.abc import Sequence
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
@@ -16,7 +19,10 @@ from pyspark.sql import types as T
 from pyspark.sql.utils import is_remote
 
 from ..errors import SpecError
+from .checkpoint import owner_of
+from .once import Once
 from .pins import BATCH, QUERY, Batch
+from .tally import APP, ROOT
 
 REFUSED = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 
@@ -42,6 +48,15 @@ _FIELD = re.compile(
 )
 
 
+def check_frame(df: object) -> None:
+    """Other libraries have DataFrames, too."""
+    if not hasattr(df, "mapInArrow"):
+        kind = f"{type(df).__module__}.{type(df).__qualname__}"
+        raise SpecError(
+            f"df must be a Spark DataFrame, not a {kind}; make one: spark.createDataFrame(...)"
+        )
+
+
 def column(name: str) -> Column:
     """A column of just this name, dots and all."""
     quoted = name.replace("`", "``")
@@ -64,25 +79,38 @@ def with_columns(df: DataFrame, given: str | T.StructType) -> DataFrame:
     """`df` with just these columns. Where Spark may be asked they are compared with what it has;
     in a pipeline the tasks compare."""
     wanted = given if isinstance(given, T.StructType) else _parsed(given)
-    names = [column(name) for name in wanted.names]
     try:
-        have = {field.name: field.dataType.simpleString() for field in df.schema}
+        have = [(field.name, field.dataType.simpleString()) for field in df.schema]
     except AnalysisException as error:
         if not _refused(error):
             raise
         # DataFrame.to(schema) would do this and be public, but makes the server look for tables
         # that the pipeline has yet to make.
-        told = df.select(*names)
+        told = df.select(*[column(name) for name in wanted.names])
         told._cached_schema = wanted  # type: ignore[attr-defined]
         return told
     for field in wanted:
         kind = field.dataType.simpleString()
-        if have.get(field.name) != kind:
+        if (field.name, kind) not in have:
             raise SpecError(
                 f"stream_schema says {field.name} {kind}, but the DataFrame has "
-                + ", ".join(f"{name} {kind}" for name, kind in have.items())
+                + ", ".join(f"{name} {kind}" for name, kind in have)
             )
-    return df.select(*names)
+    places = [have.index((field.name, field.dataType.simpleString())) for field in wanted]
+    numbered = named(df, [f"c{i}" for i in range(len(have))])
+    return named(numbered.select(*[f"c{i}" for i in places]), wanted.names)
+
+
+def named(df: DataFrame, names: Sequence[str]) -> DataFrame:
+    """The same columns under other names, by position."""
+    told = df.toDF(*names)
+    known = getattr(df, "_cached_schema", None)  # as we left it, where nobody may ask
+    if known is not None:
+        fields = zip(names, known.fields, strict=True)
+        told._cached_schema = T.StructType(  # type: ignore[attr-defined]
+            [T.StructField(n, f.dataType, f.nullable, f.metadata) for n, f in fields]
+        )
+    return told
 
 
 def is_stream(df: DataFrame) -> bool | None:
@@ -109,7 +137,10 @@ def micro_batch(df: DataFrame) -> Batch | None:
             "with version=..., or enrich the stream itself, before writeStream"
         )
     context = df.sparkSession.sparkContext
-    return Batch.of(context.getLocalProperty(QUERY), context.getLocalProperty(BATCH))
+    query, number = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+    if query is None or number is None:
+        return None
+    return Batch(owner_of(df.sparkSession, query), int(number))
 
 
 def needs_writer(call: str) -> None:
@@ -121,14 +152,31 @@ def needs_writer(call: str) -> None:
         )
 
 
-def query_of(df: DataFrame, call: str) -> str:
-    """The streaming query whose foreachBatch got `df`."""
+def change_of(
+    df: DataFrame, number: int, writer: str | None, name: str, call: str, target: str
+) -> Once:
+    """A change that a function of foreachBatch is about to make with `df`, of the streaming query
+    that called it or of whom the caller names as `writer`."""
     if is_connect(df):
-        needs_writer(call)
-    query: str | None = df.sparkSession.sparkContext.getLocalProperty(QUERY)
-    if query is None:
+        if writer is None:
+            needs_writer(call)
+        return Once(str(writer), number, name, call, target, _connect_worker())
+    context = df.sparkSession.sparkContext
+    query = context.getLocalProperty(QUERY)
+    if query is None and writer is None:
         raise SpecError(f"{call} is for foreachBatch, and this is no micro-batch of a stream")
-    return query
+    # All that a micro-batch does at one attempt has one root execution.
+    app, root = context.getLocalProperty(APP), context.getLocalProperty(ROOT)
+    attempt = None if query is None or root is None else f"{app} {root}"
+    by = writer or owner_of(df.sparkSession, str(query))
+    return Once(by, number, name, call, target, attempt)
+
+
+def _connect_worker() -> str | None:
+    """Over Connect, foreachBatch has a process of its own for each start of a query; None in any
+    other process."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return f"process {os.getpid()}" if "foreach_batch" in getattr(main, "name", "") else None
 
 
 def _refused(error: AnalysisException) -> bool:

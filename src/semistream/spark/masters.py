@@ -20,7 +20,8 @@ from ..memory import parse_bytes, show_bytes
 from ..plan import divide
 from ..question import stream_of
 from ..spec import Workload, join_type
-from .frames import is_stream, micro_batch
+from .checkpoint import tell_tasks
+from .frames import is_connect, is_stream, micro_batch
 from .pins import Folder, Pins
 from .pins_folder import pins_folder
 from .schema import spark_schema
@@ -80,6 +81,10 @@ class Opened:
     master: OpenMaster
     pins: Folder | None  # where tasks choose the version; None: it is this one
 
+    @property
+    def stream_keys(self) -> list[str]:
+        return [name for name, _ in pair_names(self.asked.on)]
+
     def close(self) -> None:
         """Tasks open it by themselves; the caller's own stays open."""
         if self.master is not self.asked.source:
@@ -125,12 +130,14 @@ def _open(
         opened.close()
     opened = newest
     streaming = is_stream(df)
+    if streaming and not is_connect(df):
+        tell_tasks(df)
     if streaming is not False:
         return opened, replace(pins_folder(df, pins), always=streaming is True)
     if pins is not None:  # a batch within foreachBatch: its replay finds the same version
         batch = micro_batch(df)
         if batch is not None:
-            opened = Pins(pins_folder(df, pins), batch).master(opened.locator(), opened)
+            opened = Pins(pins_folder(df, pins), batch).master(_locator(opened), opened)
     return opened, None
 
 
@@ -225,6 +232,9 @@ def _locator(opened: OpenMaster) -> dict[str, Any]:
             f"an Arrow table of {opened.describe().bytes} bytes is too large to send to every "
             "task; build a store from it with Store.create and pass its path"
         )
+    path = locator.get("path")
+    if isinstance(path, str) and os.path.isabs(path):
+        locator["real"] = os.path.realpath(path)  # here, since links may differ between machines
     return locator
 
 

@@ -7,6 +7,9 @@ absent; all other tasks, and every replay, read what is written there.
     PINS/QUERY/BATCH-MASTER.pin    {"master": PATH, "version": 7, "query": ..., "batch": ...}
     PINS/pins.id                   tells the folder from one of the same path on another machine
 
+QUERY is the query's id, or the name that checkpoint.py has for a copy of it. MASTER stands for the
+master's path without links, as the driver sees it: a link to a store is that store.
+
 `store_expire.pinned_versions` reads these files too: a pinned version does not expire. Imports
 nothing of pyspark but in a task, where it is there anyway.
 """
@@ -30,29 +33,34 @@ RETAINED = 100  # micro-batches that Spark can go back, unless it is told otherw
 ID = "pins.id"
 TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")  # a pin on its way
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's local properties
+OWNER = "semistream.owner"  # ours: the query, and the name under which it keeps pins and marks
+
+
+def owner_named(told: str | None, query: str) -> str | None:
+    """What our property says of this query; a thread may have inherited that of another."""
+    of, _, owner = (told or "").partition(" ")
+    return owner if of == query and owner else None
 
 
 @dataclass(frozen=True)
 class Batch:
     """A micro-batch of a streaming query."""
 
-    query: str
+    query: str  # its id, or the name of a copy
     number: int
 
     @classmethod
-    def of(cls, query: str | None, number: str | None) -> Batch | None:
-        """From Spark's properties, which are absent outside of a streaming query."""
-        return None if query is None or number is None else cls(query, int(number))
-
-    @classmethod
     def running(cls) -> Batch | None:
-        """The one that the task which calls this belongs to."""
+        """The one that the task which calls this belongs to; None outside of a streaming query."""
         from pyspark import TaskContext  # late: only in a task
 
         task = TaskContext.get()
         if task is None:
             return None
-        return cls.of(task.getLocalProperty(QUERY), task.getLocalProperty(BATCH))
+        query, number = task.getLocalProperty(QUERY), task.getLocalProperty(BATCH)
+        if query is None or number is None:
+            return None
+        return cls(owner_named(task.getLocalProperty(OWNER), query) or query, int(number))
 
 
 @dataclass(frozen=True)
@@ -111,8 +119,11 @@ class Pins:
     def master(self, locator: dict[str, Any], have: Master | None = None) -> Master:
         """The master at the version of this micro-batch: `have` itself where that is the one."""
         self._folder.check()
-        name = self._name(locator["path"])
+        name = self._name(real_path(locator))
         version, newest = self._read(name, locator), None
+        if version is None and real_path(locator) != locator["path"]:
+            # Earlier releases had pins of their own for a link.
+            version = self._read(self._name(locator["path"]), locator)
         if version is None:
             newest = (
                 have.newest() if have is not None else open_in_task(locator | {"version": None})
@@ -143,8 +154,9 @@ class Pins:
         try:
             pin = json.loads(content)
             version = pin["version"]
-            mine = (locator["path"], self._batch.query, self._batch.number)
-            if (pin["master"], pin["query"], pin["batch"]) != mine:
+            mine = (self._batch.query, self._batch.number)
+            paths = (locator["path"], real_path(locator))
+            if pin["master"] not in paths or (pin["query"], pin["batch"]) != mine:
                 raise ValueError("it is about another master or micro-batch")
             if type(version) is not int:
                 raise ValueError(f"its version is {version!r}")
@@ -168,7 +180,7 @@ class Pins:
             )
         version = newest.describe().version
         pin = {
-            "master": locator["path"],
+            "master": real_path(locator),
             "store": _identity(locator),
             "version": version,
             "query": self._batch.query,
@@ -189,18 +201,21 @@ class Pins:
         return version
 
     def _forget_old(self) -> None:
-        """Micro-batches that Spark cannot go back to need no version any more. Nor does anyone need
-        what a killed task left half way: who wrote before the pin of the last micro-batch has
-        written it by now, or never will."""
+        """Micro-batches that Spark cannot go back to need no version any more, unless their pin is
+        younger than some that are needed: then another query of the same id is at work, which lags
+        behind (Connect does not tell a copied checkpoint). Nor does anyone need what a killed task
+        left half way: who wrote before the pin of the last micro-batch has written it by now, or
+        never will."""
         files = self._place.list(self._batch.query)
-        numbers = {file.name: file.name.partition("-")[0] for file in files}
-        before = [f.changed for f in files if numbers[f.name] == f"{self._batch.number - 1:012d}"]
-        for file in files:
-            number = numbers[file.name]
-            old = number.isdigit() and int(number) < self._batch.number - RETAINED
-            if old or (TEMPORARY.fullmatch(file.name) and file.changed < min(before, default=0)):
-                with suppress(OSError):  # the next micro-batch will try again
-                    self._place.remove(f"{self._batch.query}/{file.name}")
+        pins = [(f, int(n)) for f in files if (n := f.name.partition("-")[0]).isdigit()]
+        first = self._batch.number - RETAINED
+        oldest = min((f.changed for f, number in pins if number >= first), default=0)
+        gone = [f for f, number in pins if number < first and f.changed <= oldest]
+        before = min((f.changed for f, n in pins if n == self._batch.number - 1), default=0)
+        gone += [f for f in files if TEMPORARY.fullmatch(f.name) and f.changed < before]
+        for file in gone:
+            with suppress(OSError):  # the next micro-batch will try again
+                self._place.remove(f"{self._batch.query}/{file.name}")
 
     def _open(self, name: str, locator: dict[str, Any], version: int) -> Master:
         try:
@@ -222,6 +237,12 @@ class Pins:
             "If the sink has no rows of this micro-batch yet, you can delete the pin: then the "
             "newest version is used"
         )
+
+
+def real_path(locator: dict[str, Any]) -> str:
+    """What the driver found behind the links in a master's path."""
+    path: str = locator.get("real", locator["path"])
+    return path
 
 
 def _close(newest: Master | None, have: Master | None) -> None:

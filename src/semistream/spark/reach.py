@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..errors import DamagedError, DatabaseError, MasterError, StoreError
-from ..master import Master, from_locator
+from ..master import Master, Store, from_locator
+from ..master.store.format import manifest_if_there, manifest_name, versions
+from ..master.store.place import LocalPlace
 
 SHARED = (
     "its path must mean the same on the driver and on every executor: a network file system "
@@ -43,10 +49,55 @@ def _explained(path: str, error: Exception, remedy: str) -> MasterError:
     return MasterError(f"{error} (in a task on {host}, since the driver opened it){remedy}")
 
 
-def not_written(folder: str, error: OSError) -> StoreError:
-    """A task could not write into the folder of a store, which the driver could."""
-    reason = error.strerror or str(error)
-    return StoreError(
-        f"a task on {platform.node()} cannot write to {folder}: {reason}; the driver made this "
-        f"folder: {SHARED}"
+def check_there(master: Master, locator: dict[str, Any]) -> None:
+    """What a warm join has in memory, or has mapped, outlives the files, and must not be answered
+    from when those are gone. A look at one file; what is in an object store is not looked at."""
+    if isinstance(master, Store):
+        if isinstance(master.place, LocalPlace):
+            _check_store(master, master.place)
+    elif os.path.isabs(path := str(locator.get("path", ""))) and not os.path.exists(path):
+        raise MasterError(_gone(path))
+
+
+# The manifest of a store at its version, as it was when it was last compared: the very file.
+_COMPARED: WeakKeyDictionary[Store, tuple[int, int, int]] = WeakKeyDictionary()
+
+
+def _check_store(store: Store, place: LocalPlace) -> None:
+    try:
+        file = os.stat(place.root / manifest_name(store.version))
+    except OSError:
+        if versions(place):
+            return  # this version has expired; who reads it may go on
+        raise StoreError(_gone(str(place))) from None
+    now = (file.st_dev, file.st_ino, file.st_mtime_ns)
+    if _COMPARED.get(store) == now:
+        return
+    manifest = manifest_if_there(place, store.version)
+    if manifest is not None and manifest.store != store.identity():
+        raise MasterError(
+            f"{place} was deleted and built anew since the query began; start it again"
+        )
+    _COMPARED[store] = now
+
+
+def _gone(path: str) -> str:
+    return (
+        f"the master {path} was deleted since the query began, or is no longer to be seen on "
+        f"{platform.node()}; bring it back, and start the query again"
     )
+
+
+@contextmanager
+def writing_to(folder: str, who: str = "a task") -> Iterator[None]:
+    """Around what writes into the folder of a store."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        remedy = f"the driver made this folder: {SHARED}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "nothing was changed: make room there, and try again"
+        raise StoreError(
+            f"{who} on {platform.node()} cannot write to {folder}: {reason}; {remedy}"
+        ) from error

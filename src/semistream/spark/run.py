@@ -20,11 +20,13 @@ from ..master.store.place import Place
 from ..master.store.run import join_parts
 from ..master.store.write import Design
 from .cause import told_plainly
-from .frames import column
+from .columns import Columns
+from .reach import writing_to
 from .run_task import RESULT, CodeTask, ShardTask, part_of
-from .schema import spark_type, stream_schema
+from .schema import spark_type
 from .ship import shipped
 
+MOST = 1 << 20  # partitions
 Watch = Callable[[str], AbstractContextManager[None]]  # gets the run's name, is open meanwhile
 
 
@@ -35,8 +37,16 @@ class Written:
     nulls: int  # rows without a key that were met
 
 
+def check_partitions(partitions: object) -> None:
+    """Of a store's run, and of a shuffle."""
+    if partitions is None:
+        return
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 0 < partitions < MOST:
+        raise SpecError(f"partitions={partitions!r}: give a number from 1 on, or leave it out")
+
+
 def write_run(
-    df: DataFrame,
+    rows: Columns,
     place: Place,
     plan: Design,
     kind: str = "base",
@@ -44,11 +54,11 @@ def write_run(
     partitions: int | None = None,
     watch: Watch = lambda _: nullcontext(),
 ) -> Written:
-    """Sort `df` by code, in ranges, and let each task write its own. `locator` is of the version
-    that the run changes."""
+    """Sort rows by code, in ranges, and let each task write its own. Of a change, `rows` are the
+    columns that `fitting` has chosen, and `locator` is of the version that is changed."""
     run = uuid.uuid4().hex
     code = F.col(fmt.CODE_COLUMN).asc_nulls_last()
-    coded = _with_code(df, plan)
+    coded = _with_code(rows, plan)
     ranged = (
         coded.repartitionByRange(code)
         if partitions is None
@@ -56,33 +66,37 @@ def write_run(
     )
     task = ShardTask(place.locator(), run, plan, kind, locator)
     with watch(run), told_plainly():
-        rows = ranged.sortWithinPartitions(code).mapInArrow(shipped(task), RESULT).collect()
-    results = [json.loads(row.result) for row in rows]
-    parts = [part for result in results if (part := part_of(place, result)) is not None]
-    joined = join_parts(place, run, plan, kind, parts)
+        found = ranged.sortWithinPartitions(code).mapInArrow(shipped(task), RESULT).collect()
+    results = [json.loads(row.result) for row in found]
+    with writing_to(str(place.data), "the driver"):
+        parts = [part for result in results if (part := part_of(place, result)) is not None]
+        joined = join_parts(place, run, plan, kind, parts)
     more, nulls = (sum(result[name] for result in results) for name in ("more", "nulls"))
     return Written(joined, more, nulls)
 
 
-def _with_code(df: DataFrame, plan: Design) -> DataFrame:
-    """Add the code column: in SQL where the code is an integer key, else by our own hash."""
-    name = plan.key[0]
-    kind, have = plan.schema.field(name).type, stream_schema(df).field(name).type
+def _with_code(rows: Columns, plan: Design) -> DataFrame:
+    """Columns by position, so that no name can be in the way, and the code column behind them: in
+    SQL where the code is an integer key, else by our own hash."""
+    name, names = plan.key[0], rows.schema.names
+    kind, have = plan.schema.field(name).type, rows.arrow.field(name).type
+    df, key = rows.by_position, F.col(f"c{names.index(name)}")
     code: Column | None = None
     if plan.natural and pa.types.is_integer(kind) and pa.types.is_integer(have):
-        code = column(name).cast("long")
+        code = key.cast("long")
     elif plan.natural and pa.types.is_date32(kind) and pa.types.is_date32(have):
-        code = F.unix_date(column(name)).cast("long")
+        code = F.unix_date(key).cast("long")
     if code is not None:
         return df.withColumn(fmt.CODE_COLUMN, code)
     fields = [*df.schema.fields, StructField(fmt.CODE_COLUMN, LongType())]
-    return df.mapInArrow(shipped(CodeTask(plan)), StructType(fields))
+    places = tuple(names.index(each) for each in plan.key)
+    return df.mapInArrow(shipped(CodeTask(plan, places)), StructType(fields))
 
 
-def fitting(df: DataFrame, plan: Design, kind: str) -> DataFrame:
+def fitting(df: DataFrame, plan: Design, kind: str) -> Columns:
     """The columns of `df` that a change of this kind needs, in order; types must be the store's."""
-    have = stream_schema(df)
-    names = list(plan.key) if kind == "delete" else plan.schema.names
+    columns = Columns(df)
+    have, names = columns.arrow, list(plan.key) if kind == "delete" else plan.schema.names
     missing = [name for name in names if name not in have.names]
     extra = [] if kind == "delete" else [name for name in have.names if name not in names]
     if missing or extra or len(set(have.names)) < len(have.names):
@@ -97,4 +111,5 @@ def fitting(df: DataFrame, plan: Design, kind: str) -> DataFrame:
                 f"column {name!r} is {found} in the DataFrame and {plan.schema.field(name).type} "
                 "in the store; cast it first"
             )
-    return df.select(*[column(name) for name in names])
+    columns.check_keys(plan.key, "DataFrame")
+    return columns.only(names)

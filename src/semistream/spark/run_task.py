@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..errors import StoreError
+from ..errors import SpecError, StoreError
 from ..keys import codes_of, not_null
 from ..master import Store
 from ..master.store import format as fmt
@@ -21,7 +21,7 @@ from ..master.store.change import write_piece
 from ..master.store.place import DATA, Place, place_at
 from ..master.store.run import Part, PartWriter
 from ..master.store.write import Design
-from .reach import SHARED, not_written, open_in_task
+from .reach import SHARED, open_in_task, writing_to
 
 I64 = NDArray[np.int64]
 RESULT = "result string"
@@ -32,11 +32,12 @@ class CodeTask:
     """Adds the code column; NULL where the key has a NULL."""
 
     plan: Design
+    places: tuple[int, ...]  # of the key's columns
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        key = [self.plan.schema.field(name) for name in self.plan.key]
         for batch in batches:
-            types = [self.plan.schema.field(name).type for name in self.plan.key]
-            arrays = [batch.column(n).cast(t) for n, t in zip(self.plan.key, types, strict=True)]
+            arrays = [_cast(batch.column(i), f) for i, f in zip(self.places, key, strict=True)]
             valid = not_null(arrays)
             code = pa.array(codes_of(arrays), mask=None if valid is None else ~valid)
             names = [*batch.schema.names, fmt.CODE_COLUMN]
@@ -59,11 +60,10 @@ class ShardTask:
         shard = _Shard(self, place, f"{self.run}-{uuid.uuid4().hex[:12]}")
         try:
             for codes, rows in _whole_codes(batches, self._schema, self.kind == "base"):
-                shard.add(codes, rows)
-            result = shard.finish()
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            shard.abort()
-            raise not_written(str(place.data), error) from error
+                with writing_to(str(place.data)):
+                    shard.add(codes, rows)
+            with writing_to(str(place.data)):
+                result = shard.finish()
         except BaseException:
             shard.abort()
             raise
@@ -73,7 +73,8 @@ class ShardTask:
     def _schema(self) -> pa.Schema:
         if self.kind != "delete":
             return self.plan.schema
-        return pa.schema([self.plan.schema.field(name) for name in self.plan.key])
+        # A key that has a NULL is in no store, so there is nothing to delete.
+        return pa.schema([self.plan.schema.field(n).with_nullable(True) for n in self.plan.key])
 
 
 class _Shard:
@@ -156,12 +157,12 @@ def part_of(place: Place, result: dict[str, Any]) -> Part | None:
 def _whole_codes(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, divided: bool
 ) -> Iterator[tuple[I64 | None, pa.RecordBatch]]:
-    """Rows with their codes; all rows of a code together, unless it may be `divided`. Then those
-    without a code."""
+    """Rows with their codes, which are the last column; all rows of a code together, unless it may
+    be `divided`. Then those without a code."""
     held: list[tuple[I64, pa.RecordBatch]] = []  # one code's rows, so far
     for batch in batches:
-        code = batch.column(fmt.CODE_COLUMN)
-        rows = batch.select(schema.names).cast(schema)  # zone, large strings
+        *columns, code = batch.columns
+        rows = _as_stored(columns, schema)
         keyed = len(batch) - code.null_count
         if keyed:
             codes = np.asarray(code.slice(0, keyed).to_numpy(zero_copy_only=False), np.int64)
@@ -182,6 +183,29 @@ def _whole_codes(
             yield None, rows.slice(keyed)
     if held:
         yield _joined(held)
+
+
+def _as_stored(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Columns by position, in the types of a store."""
+    for array, field in zip(columns, schema, strict=True):
+        if array.null_count and not field.nullable:
+            raise SpecError(
+                f"column {field.name!r} has a NULL, and the store's is declared without (NOT NULL "
+                "where the store was made); fill it, or drop these rows"
+            )
+    arrays = [_cast(array, field) for array, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
+    """In the store's type: zone, large strings, and types that Spark lacks, such as uint32."""
+    try:
+        return array.cast(field.type)
+    except (pa.ArrowException, ValueError) as error:
+        raise SpecError(
+            f"column {field.name!r} has a value that the store's {field.type} cannot hold "
+            f"({error}); leave out or change these rows, or make a store with a wider type"
+        ) from None
 
 
 def _joined(held: list[tuple[I64, pa.RecordBatch]]) -> tuple[I64, pa.RecordBatch]:

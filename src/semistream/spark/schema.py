@@ -1,26 +1,14 @@
-"""Arrow and Spark schemas: Spark has fewer types, so some columns change on the way."""
+"""Master columns in Spark: it has fewer types than Arrow, so some change on the way."""
 
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ..errors import SpecError
-from .frames import columns_of
 
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 _WIDER |= {pa.uint64(): pa.decimal128(20, 0), pa.float16(): pa.float32()}
-
-
-def stream_schema(df: DataFrame) -> pa.Schema:
-    """The columns as Python workers will get them (there with the session's time zone, which is
-    only a way to print)."""
-    columns = columns_of(df)
-    try:
-        return to_arrow_schema(columns, timezone="UTC")
-    except Exception as error:
-        raise SpecError(f"the DataFrame has a column that Arrow cannot carry: {error}") from error
 
 
 def spark_type(name: str, t: pa.DataType) -> pa.DataType:
@@ -60,7 +48,7 @@ def spark_schema(joined: pa.Schema, stream: int) -> pa.Schema:
         f if i < stream else f.with_type(spark_type(f.name, f.type)) for i, f in enumerate(joined)
     ]
     try:
-        from_arrow_schema(pa.schema(fields))
+        from_arrow_schema(pa.schema(fields[stream:]))
     except Exception as error:
         raise SpecError(
             f"a master column has a type that Spark lacks ({error}); leave it out with "

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from ..errors import BudgetError
+from ..errors import BudgetError, SpecError
+from ..memory import parse_bytes
+
+ASKED = re.compile(r"(?:give )?\bmemory=\d+")  # how a join says what it needs
+
+
+def task_bytes(memory_per_task: int | float | str, whole: int) -> int:
+    """As `parse_bytes`, for what the call of `enrich` names otherwise."""
+    try:
+        return parse_bytes(memory_per_task, whole)
+    except SpecError as error:
+        raise SpecError(str(error).replace("memory=", "memory_per_task=", 1)) from None
 
 
 @dataclass(frozen=True)
@@ -25,4 +37,5 @@ class Share:
             remedy = (
                 f"give Master({self.master!r}, ..., memory={least}), and memory_per_task={more}"
             )
-        return type(error)(str(error).replace(f"give memory={error.least}", remedy), more)
+        message, found = ASKED.subn(lambda _: remedy, str(error))
+        return type(error)(message if found else f"{message}; {remedy}", more)

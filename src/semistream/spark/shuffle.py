@@ -20,9 +20,10 @@ from ..errors import SpecError
 from ..keys import key_coder
 from ..master import Master
 from ..spec import ALGORITHMS
+from .columns import Columns
 from .frames import column
 from .masters import Opened
-from .schema import stream_schema
+from .run import check_partitions
 from .ship import shipped
 from .spread import CELLS, Spread
 from .worker import Step
@@ -38,30 +39,30 @@ _FLAT = (
 
 
 def shuffled(
-    df: DataFrame,
+    stream: Columns,
     opened: Sequence[Opened],
     steps: Sequence[Step],
     shuffle: str,
     partitions: int | None,
 ) -> DataFrame:
-    """`df` as `enrich(shuffle=, partitions=)` wants it: as it is, or repartitioned by the key of
-    one of the masters."""
+    """`stream.frame` as `enrich(shuffle=, partitions=)` wants it: as it is, or repartitioned by
+    the key of one of the masters."""
     if shuffle not in SHUFFLES:
         raise SpecError(f"shuffle={shuffle!r}: choose one of {', '.join(SHUFFLES)}")
     if shuffle == "none":
         if partitions is not None:
             raise SpecError(f'partitions={partitions!r} is for shuffle="key"; leave one out')
-        return df
+        return stream.frame
     # Of several masters that one whose reads cost most, among those whose key the stream has.
     candidates = [
         (_pays(each.master, step), each.master.describe().bytes, -i)
         for i, (each, step) in enumerate(zip(opened, steps, strict=True))
-        if all(name in df.columns for name, _ in step.on)
+        if all(name in stream.schema.names for name, _ in step.on)
     ]
     pays, _, at = max(candidates)
     if shuffle == "auto" and not pays:
-        return df
-    return by_key(df, opened[-at].master, dict(steps[-at].on), partitions)
+        return stream.frame
+    return by_key(stream, opened[-at].master, dict(steps[-at].on), partitions)
 
 
 def _pays(master: Master, step: Step) -> bool:
@@ -72,25 +73,25 @@ def _pays(master: Master, step: Step) -> bool:
 
 
 def by_key(
-    df: DataFrame,
+    stream: Columns,
     master: Master,
     on: str | Sequence[str] | Mapping[str, str],
     partitions: int | None = None,
 ) -> DataFrame:
-    """The rows of `df` in `partitions` (None: one per task slot): rows of one key, and of keys in
-    neighbouring pages of `master`, together where that leaves no partition with too much."""
+    """The rows of `stream.frame` in `partitions` (None: one per task slot): rows of one key, and of
+    keys in neighbouring pages of `master`, together where that leaves no partition with too
+    much."""
+    df = stream.frame
     if not hasattr(df, "repartitionById") or not hasattr(F, "arrow_udf"):
         version = df.sparkSession.version
         raise SpecError(
             f'shuffle="key" needs Spark 4.1 or newer, and this is {version}; upgrade, or use '
             'shuffle="none"'
         )
+    check_partitions(partitions)
     n = _slots(df) if partitions is None else partitions
-    if not isinstance(n, int) or isinstance(n, bool) or not 0 < n < 1 << 20:
-        raise SpecError(f"partitions={n!r}: give a number from 1 on, or leave it out")
-    incoming, info = stream_schema(df), master.describe()
-    coder = key_coder(on, incoming, info.schema)
-    hashed, exact = _row_hash(df)
+    coder = key_coder(on, stream.arrow, master.describe().schema)
+    hashed, exact = _row_hash(stream)
     task: Any = shipped(Spread(coder, n, _starts(master, n), exact))
 
     # A function, since PySpark asks for its type hints. It is deterministic as Spark understands
@@ -101,7 +102,7 @@ def by_key(
         return result
 
     udf = F.arrow_udf(target, T.IntegerType())
-    return df.repartitionById(n, udf(hashed, *[column(name) for name in coder.stream]))
+    return df.repartitionById(n, udf(hashed, *map(stream.column, coder.stream)))
 
 
 def _slots(df: DataFrame) -> int:
@@ -122,12 +123,12 @@ def _starts(master: Master, n: int) -> NDArray[np.int64]:
     return first[np.arange(count) * len(first) // count]
 
 
-def _row_hash(df: DataFrame) -> tuple[Column, bool]:
+def _row_hash(stream: Columns) -> tuple[Column, bool]:
     """A hash of each row, and whether only equal rows have the same one (but for the chance of one
     in 2**64)."""
     parts: list[Column] = []
     exact = True
-    for field in df.schema.fields:
+    for field in stream.frame.schema.fields:
         at = column(field.name)
         if field.nullable:
             parts.append(at.isNull())  # a NULL leaves a hash as it is: (1, NULL) is (NULL, 1)

@@ -19,7 +19,7 @@ from ..master.parquet.files import Options
 from ..spec import Params
 from .declared import check_columns, in_words
 from .pins import Folder, Pins
-from .reach import open_in_task
+from .reach import check_there, open_in_task
 from .shares import Share
 from .tally import Counting, TaskTally, Verb
 from .warm import BROKER, Wanted
@@ -139,6 +139,8 @@ class Step:
 
     def _master(self, have: Master | None) -> Master:
         """The master at the version that this task is to use: `have` where that is the one."""
+        if have is not None:
+            check_there(have, self.locator)
         batch = None if self.pins is None else self.pins.batch()
         if self.pins is not None and batch is not None:
             return Pins(self.pins, batch).master(self.locator, have)
@@ -176,6 +178,7 @@ class EnrichTask:
     steps: Sequence[Step]
     counting: Counting | None = None  # None: nobody wants counters
     declared: pa.Schema | None = None  # the stream's columns, where the caller named them
+    names: tuple[str, ...] | None = None  # its columns' own, where Spark has other ones
 
     def schema(self, stream: pa.Schema) -> pa.Schema:
         for step in self.steps:
@@ -191,7 +194,7 @@ class EnrichTask:
     ) -> Iterator[pa.RecordBatch]:
         joins: list[SemiStreamJoin] = []
         try:
-            for batch in batches:
+            for batch in self._by_own_names(batches):
                 joins = joins or tally.open(partial(BROKER.take, self._wanted(batch.schema)))
                 yield from self._on(joins, 0, joins[0].push, batch, tally=tally)
             for i, join in enumerate(joins):
@@ -204,6 +207,17 @@ class EnrichTask:
             raise
         finally:
             BROKER.give_back(joins)
+
+    def _by_own_names(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self.names is None:
+            return batches
+        return (batch.rename_columns(list(self.names)) for batch in batches)
+
+    def _by_position(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """As it goes back: Spark knows the names, and Arrow's Java side wants them to differ."""
+        if self.names is None:
+            return batch
+        return batch.rename_columns([f"c{i}" for i in range(batch.num_columns)])
 
     def _wanted(self, stream: pa.Schema) -> list[Wanted]:
         if self.declared is not None:
@@ -221,7 +235,7 @@ class EnrichTask:
         for out in self._work(at, joins[at].budget, tally.work(at, verb, *args)):
             done = self.steps[at].finish(out, joins[at])
             if at + 1 == len(joins):
-                yield done
+                yield self._by_position(done)
             else:
                 yield from self._on(joins, at + 1, joins[at + 1].push, done, tally=tally)
 

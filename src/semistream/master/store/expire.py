@@ -189,6 +189,11 @@ def seconds(age: float | str) -> float:
     return float(age)
 
 
+def _real(place: Place, path: str) -> str:
+    """A store's path without links, of which pins and openers may know different ones."""
+    return os.path.realpath(path) if isinstance(place, LocalPlace) else path
+
+
 def pinned_versions(place: Place, folder: str | os.PathLike[str]) -> set[int]:
     """Versions of this store that pin files in a folder name. A pin that cannot be read is an
     error: the version it protects must not go."""
@@ -201,7 +206,7 @@ def pinned_versions(place: Place, folder: str | os.PathLike[str]) -> set[int]:
     for path in where.rglob("*.pin"):
         try:
             pin = json.loads(path.read_text())
-            if pin["master"] == place.locator()["path"]:
+            if _real(place, pin["master"]) == _real(place, place.locator()["path"]):
                 found.add(int(pin["version"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
