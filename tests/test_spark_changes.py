@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from semistream.spark import (
     upsert_store,
 )
 from semistream.spark import change as module
-from semistream.spark.run_task import _whole_codes
+from semistream.spark.run_task import CodeTask, ShardTask, _whole_codes
+from semistream.spark.schema import spark_type
 from semistream.testing import assert_same_rows, check_master
 
 FROM_SPARK = {"upsert": upsert_store, "append": append_to_store, "delete": delete_from_store}
@@ -160,6 +162,61 @@ def test_null_keys_are_refused(spark, store, tmp_path) -> None:
     assert not (tmp_path / "new" / "manifests").exists()
     assert ss.Store.open(store).version == 1
     check_tidy(ss.Store.open(store))
+
+
+_HELD = {
+    "not null": (pa.field("v", pa.string(), nullable=False), [None], "NULL.*fill it"),
+    "uint32": (pa.field("v", pa.uint32()), [-1], "value that the store's uint32 cannot hold"),
+    "seconds": (pa.field("v", pa.timestamp("s")), [dt.datetime(2020, 1, 1, microsecond=5)], "lose"),
+    "fixed": (pa.field("v", pa.binary(2)), [b"abc"], r"fixed_size_binary\[2\] cannot hold"),
+}
+
+
+@pytest.mark.parametrize("case", _HELD)
+def test_values_that_the_store_cannot_hold(tmp_path, case) -> None:
+    """As a value and as a key, in the tasks that Spark would run: our error, which names the
+    column, and nothing is left."""
+    field, values, words = _HELD[case]
+    given = pa.array(values, spark_type("v", field.type))
+    for key in ("id", "v"):
+        schema = pa.schema([pa.field("id", pa.int64()), field])
+        made = ss.Store.create(tmp_path / key, schema.empty_table(), key=key)
+        coded = iter([pa.record_batch({"c0": pa.array([1]), "c1": given})])
+        places = (("id", "v").index(key),)
+        task = ShardTask(made.place.locator(), "0" * 32, made.design, "upsert", made.locator())
+        with pytest.raises(ss.SpecError, match=f"column 'v' has a .*{words}"):
+            list(task(CodeTask(made.design, places)(coded)))
+        check_tidy(made)
+
+
+def test_a_null_for_a_column_that_has_none(spark, tmp_path) -> None:
+    """Refused; but keys that are NULL can be deleted, of which there are none."""
+    strict = [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("v", pa.string(), nullable=False),
+    ]
+    path, never = tmp_path / "store", pa.schema(strict)
+    ss.Store.create(path, pa.table({"id": [1], "v": ["a"]}, never), key="id").close()
+    with pytest.raises(ss.SpecError, match="column 'v' has a NULL, and the store's is declared"):
+        upsert_store(spark.sql("select 1L id, cast(null as string) v"), path, partitions=1)
+    keys = spark.sql("select cast(null as bigint) id")
+    assert delete_from_store(keys, path, partitions=1).version == 1
+    check_tidy(ss.Store.open(path))
+
+
+def test_other_wrong_calls(spark, store, tmp_path) -> None:
+    with pytest.raises(ss.SpecError, match="a store cannot be built from a stream"):
+        build_store(spark.readStream.format("rate").load(), tmp_path / "new", key="value")
+    with pytest.raises(ss.SpecError, match=r"not a pyarrow.lib.Table; make one"):
+        build_store(rows([1], "x"), tmp_path / "new", key="id")
+    with pytest.raises(ss.SpecError, match=r"not a pyarrow.lib.Table; make one"):
+        upsert_store(rows([1], "x"), store)
+    for call in (build_store, upsert_store):
+        with pytest.raises(ss.SpecError, match="partitions='2'"):
+            call(frame(spark, rows([1], "x")), tmp_path / "new", key="id", partitions="2")
+    with pytest.raises(ss.StoreError, match=r"is not a store.*build_store.*key="):
+        append_to_store(frame(spark, rows([1], "x")), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_made_if_it_is_not_there(spark, tmp_path) -> None:

@@ -47,12 +47,13 @@ def stream(spark):
         ({"on": {"day": "id"}}, ss.KeyTypeError, ["'day'", "date32", "'id'", "int64"]),
         ({"memory_per_task": 1000}, ss.BudgetError, ["too small", "least that works"]),
         ({"memory_per_task": "1%"}, ss.BudgetError, ["too small", "least that works"]),
-        ({"memory_per_task": "lots"}, ss.SpecError, ["'lots'", "64MB"]),
+        ({"memory_per_task": "lots"}, ss.SpecError, ["memory_per_task='lots'", "64MB"]),
+        ({"memory_per_task": -1}, ss.SpecError, ["memory_per_task=-1"]),
         ({"how": "full"}, ss.SpecError, ["'full'", "inner", "anti"]),
         ({"algorithm": "magic"}, ss.SpecError, ["'magic'", "sweepjoin"]),
         ({"master": "no/such/path"}, ss.MasterError, ["no/such/path", "does not exist"]),
         ({"master": 5}, ss.SpecError, ["int"]),
-        ({"df": STREAM}, ss.SpecError, ["DataFrame", "Table"]),
+        ({"df": STREAM}, ss.SpecError, ["DataFrame", "pyarrow.lib.Table", "createDataFrame"]),
     ],
 )
 def test_refused_on_the_driver(spark, stream, tmp_path, arguments, error, words) -> None:

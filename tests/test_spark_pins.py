@@ -10,14 +10,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from following_data import publish, rows, said, store
 from spark_data import task_of, warm_joins
 
 import semistream as ss
+from semistream.spark.masters import _locator
 from semistream.spark.pins import ID, Batch, Folder, Pins
 from semistream.spark.pins_folder import FOLDER, pins_folder
 from semistream.spark.warm import BROKER
+from semistream.spark.worker import EnrichTask, Step
 
 __all__ = ["store"]
 
@@ -71,6 +75,50 @@ def test_old_pins_go(store, tmp_path) -> None:
         version_of(tmp_path, batch, store, query)
     left = {(p.parent.name, int(p.name[:12])) for p in tmp_path.rglob("*.pin")}
     assert left == {("q", 2), ("q", 102), ("other", 0)}
+
+
+def test_pins_of_a_query_that_lags_behind_stay(store, tmp_path) -> None:
+    """Two queries of one id: one is 200 micro-batches ahead, the other at work on its second."""
+    ahead = [p for n in (120, 200) for p in _aged(tmp_path, store, n, 1_700_000_000 + n)]
+    (old,) = _aged(tmp_path, store, 0, 1_700_000_000)
+    (lagging,) = _aged(tmp_path, store, 1, 1_700_000_150)
+    version_of(tmp_path, 201, store)
+    assert all(p.exists() for p in (*ahead, lagging))
+    assert not old.exists()
+    _aged(tmp_path, store, 250, 1_700_000_250)
+    version_of(tmp_path, 301, store)
+    assert not lagging.exists(), "all that is needed is younger by now"
+
+
+def _aged(pins: Path, store: Path, batch: int, when: int) -> list[Path]:
+    """The pin of a micro-batch, written at this time."""
+    version_of(pins, batch, store)
+    found = list((pins / "q").glob(f"{batch:012d}-*.pin"))
+    for pin in found:
+        os.utime(pin, (when, when))
+    return found
+
+
+def test_a_link_to_a_store_is_that_store(store, tmp_path) -> None:
+    """One pin for both paths, also where an earlier release has pinned the link; and neither path
+    lets a pinned version expire."""
+    link, pins = tmp_path / "link", Folder.at(str(tmp_path / "pins"))
+    link.symlink_to(store)
+
+    def version(path: Path, batch: int, resolved: bool = True) -> int | None:
+        opened = ss.Store.open(path)
+        locator = _locator(opened) if resolved else opened.locator()
+        return Pins(pins, Batch("q", batch)).master(locator).describe().version
+
+    assert version(link, 0) == 1
+    assert version(link, 1, resolved=False) == 1
+    publish(store)
+    assert (version(store, 0), version(link, 0), version(link, 1)) == (1, 1, 1)
+    assert (version(store, 2), version(link, 2)) == (2, 2)
+    assert len(list(tmp_path.rglob("*.pin"))) == 3
+    publish(store)
+    assert ss.Store.open(link).expire(0, pins=pins.path) == []
+    assert ss.Store.open(store).expire(0, pins=pins.path) == []
 
 
 def test_what_killed_tasks_left_goes(store, tmp_path) -> None:
@@ -216,11 +264,49 @@ def test_a_warm_join_notices_a_store_built_anew(store, tmp_path, monkeypatch) ->
     assert sum(batch.num_rows for batch in task(iter([keys]))) == 20
     shutil.rmtree(store)
     ss.Store.create(store, rows(1), key="id").close()
-    for batch in (0, 1):  # a replay, which has its pin, and a new one
+    for batch, words in ((0, "was deleted and built anew"), (1, "was rebuilt")):  # warm, then cold
         monkeypatch.setattr(Batch, "running", lambda batch=batch: Batch("q", batch))
-        with pytest.raises(ss.MasterError, match="built anew since"):
+        with pytest.raises(ss.MasterError, match=f"{words} since the query began"):
             list(task(iter([keys])))
         assert not warm_joins()
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_warm_join_notices_that_its_store_is_gone(store, tmp_path, monkeypatch, pinned) -> None:
+    """All its answers are in memory. A version that has expired is still read."""
+    folder = Folder.at(str(tmp_path / "pins")) if pinned else None
+    task = task_of(store, pins=folder, algorithm="memory")
+    keys = pa.record_batch({"id": pa.array(range(20), pa.int64())})
+    monkeypatch.setattr(Batch, "running", lambda: Batch("q", 0))
+    assert sum(batch.num_rows for batch in task(iter([keys]))) == 20
+    publish(store)
+    ss.Store.open(store).expire(0)
+    assert sum(batch.num_rows for batch in task(iter([keys]))) == 20
+    store.rename(tmp_path / "elsewhere")
+    for batch in (0, 1):
+        monkeypatch.setattr(Batch, "running", lambda batch=batch: Batch("q", batch))
+        with pytest.raises(ss.StoreError, match=r"was (deleted since|there for)"):
+            list(task(iter([keys])))
+        assert not warm_joins()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_warm_join_notices_that_its_files_are_gone(tmp_path, kind) -> None:
+    path = tmp_path / kind
+    if kind == "delta":
+        write_deltalake(path, rows(1))
+    else:
+        pq.write_table(rows(1), path)
+    step = Step(
+        ss.open_master(path, "id").locator(), [("id", "id")], "left", None, None, 2_000_000,
+        "memory", pa.schema([("name", pa.string())]),
+    )  # fmt: skip
+    keys = pa.record_batch({"id": pa.array(range(20), pa.int64())})
+    assert sum(batch.num_rows for batch in EnrichTask([step])(iter([keys]))) == 20
+    path.rename(tmp_path / "elsewhere")
+    with pytest.raises(ss.MasterError, match=f"{kind} was deleted since the query began"):
+        list(EnrichTask([step])(iter([keys])))
+    assert not warm_joins()
 
 
 def test_other_columns_than_planned(store) -> None:

@@ -28,6 +28,7 @@ from spark_data import (
 
 import semistream as ss
 from semistream.spark import Master, enrich
+from semistream.spark.columns import Columns
 from semistream.spark.shuffle import _row_hash, by_key
 from semistream.testing import assert_same_rows, oracle
 
@@ -119,14 +120,14 @@ def test_rows_that_differ_have_other_hashes(spark) -> None:
         "(null, 1, 0.0d, 'a'), (1, null, -0.0d, 'a'), (1, null, 0.0d, 'A'), "
         "(1, null, null, 'a'), (1, 0, 0.0d, 'a') as t(x, y, z, s)"
     )
-    hashed, exact = _row_hash(flat)
+    hashed, exact = _row_hash(Columns(flat))
     assert exact
     assert flat.select(hashed).distinct().count() == 6
     nested = spark.sql(
         "select id, array(id, null) a, named_struct('x', map(1, id)) s, map('k', id) m, "
         "interval 1 day i, cast(null as void) v from range(20)"
     )
-    hashed, exact = _row_hash(nested)
+    hashed, exact = _row_hash(Columns(nested))
     assert not exact
     assert nested.select(hashed).distinct().count() == 20
     ours = enrich(nested, MASTER, on="id", how="left_semi", shuffle="key")

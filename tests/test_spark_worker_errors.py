@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
@@ -18,6 +19,7 @@ from spark_data import PATIENCE, frame, master_table, sales_table, stream_of, ta
 import semistream as ss
 from semistream.master.store.place import LocalPlace
 from semistream.spark import build_store, cause, enrich, upsert_into, upsert_store
+from semistream.spark.reach import writing_to
 from semistream.spark.run_task import part_of
 from semistream.spark.shares import Share
 from semistream.spark.ship import shipped
@@ -133,6 +135,14 @@ def test_a_folder_that_tasks_do_not_have(spark, tmp_path) -> None:
     assert "must mean the same" in str(caught.value)
 
 
+def test_a_disk_that_is_full() -> None:
+    with (
+        pytest.raises(ss.StoreError, match=r"a task on .* cannot write to /store: .*make room"),
+        writing_to("/store"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_a_shard_that_the_driver_does_not_have(tmp_path) -> None:
     """The folder exists on every machine, and on each it is another one."""
     written = {"shard": {}, "files": ["0-1.part", "0-1.claimed"]}
@@ -207,6 +217,8 @@ def test_a_share_that_others_divide() -> None:
     assert (str(told), told.least) == ("a row is too wide: give memory_per_task=1700", 1_700)
     told = Share(1_000, 1_000, None).too_small(error, 1_000)
     assert told.least == 600
+    other = ss.BudgetError("too wide", 600)
+    assert str(Share(500, 500, None).too_small(other, 500)) == "too wide; give memory_per_task=600"
 
 
 def test_a_task_travels_by_value() -> None:
