@@ -56,7 +56,7 @@ def replay(checkpoint: Path, batch: int) -> None:
 
 
 def test_copies_and_moves(run, store, tmp_path) -> None:
-    original, copy, moved = (tmp_path / name for name in ("original", "copy", "moved"))
+    original, copy, moved = (tmp_path / name for name in ("original", "a copy", "moved"))
     assert run(original) == {0: {1}}
     shutil.copytree(original, copy)
     publish(store)

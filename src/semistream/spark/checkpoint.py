@@ -19,7 +19,6 @@ import uuid
 from typing import Any, ClassVar
 from weakref import WeakSet
 
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
 from .pins import OWNER, owner_named
@@ -55,6 +54,8 @@ def _settle(session: SparkSession, query: str) -> str:
 
 def tell_tasks(df: DataFrame) -> None:
     """Let the tasks of queries to come of this session know their owner."""
+    from pyspark.java_gateway import ensure_callback_server_started  # late: clients have no Java
+
     session = df.sparkSession
     if session in _TOLD:
         return

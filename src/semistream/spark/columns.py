@@ -17,7 +17,7 @@ from functools import cached_property
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from ..errors import KeyTypeError, SpecError
 from .frames import column, columns_of, named
@@ -74,11 +74,10 @@ class Columns:
 
     def check_keys(self, names: Iterable[str], side: str) -> None:
         """Keys are compared byte by byte, and a collation means to compare otherwise."""
+        wanted = set(names)
         for field in self.schema.fields:
-            collation = getattr(field.dataType, "collation", BINARY)
-            if field.name in names and isinstance(field.dataType, StringType):
-                if collation == BINARY:
-                    continue
+            collation = getattr(field.dataType, "collation", BINARY)  # strings have one
+            if field.name in wanted and collation != BINARY:
                 raise KeyTypeError(
                     f"{side} key column {field.name!r} is a string with the collation {collation}, "
                     "and keys are compared byte by byte here, so that other rows would match than "

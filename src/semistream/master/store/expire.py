@@ -202,11 +202,11 @@ def pinned_versions(place: Place, folder: str | os.PathLike[str]) -> set[int]:
         raise StoreError(
             f"the folder of pins {where} does not exist; name the one that enrich uses"
         )
-    found = set()
+    found, mine = set(), _real(place, place.locator()["path"])
     for path in where.rglob("*.pin"):
         try:
             pin = json.loads(path.read_text())
-            if _real(place, pin["master"]) == _real(place, place.locator()["path"]):
+            if _real(place, pin["master"]) == mine:
                 found.add(int(pin["version"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
