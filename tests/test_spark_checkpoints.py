@@ -91,12 +91,13 @@ def test_a_note_that_is_damaged(run, store, tmp_path) -> None:
     run(tmp_path / "checkpoint")
     note = tmp_path / "checkpoint" / NOTE
     good = note.read_text()
-    note.write_bytes(b'{"own')
-    (note.parent / f".{NOTE}.crc").unlink()
     publish(store)
-    replay(tmp_path / "checkpoint", 0)
-    assert run(tmp_path / "checkpoint") == {0: {1}}
-    assert note.read_text() == good
+    for bad in ('{"own', json.dumps(json.loads(good) | {"owner": "../elsewhere"})):
+        note.write_text(bad)
+        (note.parent / f".{NOTE}.crc").unlink()
+        replay(tmp_path / "checkpoint", 0)
+        assert run(tmp_path / "checkpoint") == {0: {1}}
+        assert note.read_text() == good
 
 
 def test_what_a_thread_has_inherited_from_another_query() -> None:

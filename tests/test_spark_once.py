@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_data import PATIENCE, frame, stream_of, write_files
 
 import semistream as ss
-from semistream.spark import cause, into_delta, upsert_into, upsert_store
+from semistream.spark import cause, delete_from_store, into_delta, upsert_into, upsert_store
 from semistream.spark.once import Once
 from semistream.testing import assert_same_rows
 
@@ -41,7 +42,7 @@ def rows(spark: SparkSession, *ids: int) -> DataFrame:
 
 
 def change(name: str, number: int = 3, attempt: str | None = "app 1") -> Once:
-    return Once("q", number, name, "upsert_into(path)", "/store", attempt)
+    return Once("q", number, name, "/store", attempt, "upsert_into(path)")
 
 
 def test_changes_go_by_their_names() -> None:
@@ -72,6 +73,17 @@ def test_without_a_stream_the_number_says_which_change_it_is() -> None:
     assert change("upsert", attempt=None).done("loop", {"q/upsert": 3}.get)
 
 
+def test_a_number_that_the_caller_gives_stands_for_one_change() -> None:
+    """writer_batch=("w", 3) twice is the same change; as another one it is a mistake."""
+    upsert, delete = (Once("w", 3, kind, "/store", None, None) for kind in ("upsert", "delete"))
+    assert not upsert.done("numbers", {}.get)
+    upsert.made("numbers")
+    assert upsert.done("numbers", {"w": 3}.get)
+    with pytest.raises(ss.SpecError, match=r"batch 3 of writer 'w'.*\(upsert\).*number of its own"):
+        delete.done("numbers", {"w": 3}.get)
+    assert not Once("w", 4, "delete", "/store", None, None).done("numbers", {"w": 3}.get)
+
+
 def test_marks_of_earlier_releases() -> None:
     """They stand for the first change of a micro-batch: the others were skipped."""
     old = {"q": 3}
@@ -86,8 +98,8 @@ def test_marks_of_earlier_releases() -> None:
 
 
 def test_a_store_with_marks_of_earlier_releases(spark, store) -> None:
-    upsert_store(rows(spark, 1), store, writer_batch=("w", 0), partitions=1)
-    assert content(store) == {0: "old", 1: "new", 2: "old", 3: "old"}
+    old = ss.Store.open(store).upsert(pa.table({"id": [1], "name": ["new"]}), writer_batch=("w", 0))
+    assert old.manifest.writers == {"w": 0}
     upsert_into(store, writer="w", partitions=1)(rows(spark, 0), 0)
     upsert_into(store, kind="delete", writer="w", partitions=1)(rows(spark, 3), 0)
     assert content(store) == {0: "old", 1: "new", 2: "old"}
@@ -129,6 +141,17 @@ def test_a_change_feed_that_dies_between_its_changes(spark, store, tmp_path) -> 
     written = DeltaTable(table)
     assert_same_rows(written.to_pyarrow_table(), [(1, "new"), (2, None), (3, None)])
     assert written.version() == 2
+
+
+def test_two_changes_under_one_number(spark, store, tmp_path) -> None:
+    """Refused; a copy of a store is another one, though."""
+    shutil.copytree(store, tmp_path / "copy")
+    for path in (store, tmp_path / "copy"):
+        upsert_store(rows(spark, 1), path, writer_batch=("w", 5), partitions=1)
+    with pytest.raises(ss.SpecError, match=r"batch 5 of writer 'w' has made another change"):
+        delete_from_store(rows(spark, 1), store, writer_batch=("w", 5))
+    delete_from_store(rows(spark, 1), store, writer_batch=("w", 6), partitions=1).close()
+    assert (1 in content(store), content(tmp_path / "copy")[1]) == (False, "new")
 
 
 def test_the_same_change_twice_in_a_micro_batch(spark, store, tmp_path) -> None:

@@ -24,7 +24,7 @@ from ..master.store.index import claimed
 from ..master.store.place import Place, place_at
 from ..master.store.write import design
 from .columns import Columns
-from .frames import change_of, check_frame, is_stream, needs_writer
+from .frames import attempt_of, change_of, check_frame, is_stream, needs_writer
 from .once import Once, check_name
 from .run import Written, check_partitions, fitting, write_run
 
@@ -51,8 +51,8 @@ def upsert_store(
     once: where this or a later batch of that writer is in the store already, nothing is changed, so
     every change of a writer needs a number of its own. Returns the store at the new version.
     """
-    place = place_at(path, storage_options)
-    return _change(df, _Change(place, "upsert", key, _mark(writer_batch), partitions))
+    asked = _Change(place_at(path, storage_options), "upsert", key, partitions)
+    return _change(df, asked, writer_batch)
 
 
 def append_to_store(
@@ -64,8 +64,8 @@ def append_to_store(
     storage_options: Mapping[str, Any] | None = None,
 ) -> Store:
     """Add the rows of `df` to those that their keys have; see `upsert_store`."""
-    place = place_at(path, storage_options)
-    return _change(df, _Change(place, "append", None, _mark(writer_batch), partitions))
+    asked = _Change(place_at(path, storage_options), "append", None, partitions)
+    return _change(df, asked, writer_batch)
 
 
 def delete_from_store(
@@ -78,8 +78,8 @@ def delete_from_store(
 ) -> Store:
     """Remove all rows of the keys in `df`; other columns of `df` do not matter. Keys that are not
     there, and NULLs, change nothing; see `upsert_store`."""
-    place = place_at(path, storage_options)
-    return _change(df, _Change(place, "delete", None, _mark(writer_batch), partitions))
+    asked = _Change(place_at(path, storage_options), "delete", None, partitions)
+    return _change(df, asked, writer_batch)
 
 
 def upsert_into(
@@ -111,54 +111,14 @@ def upsert_into(
 
     def write(df: DataFrame, batch: int) -> None:
         check_frame(df)
-        place = place_at(path, storage_options)
+        asked = _Change(place_at(path, storage_options), kind, key, partitions)
         try:
-            once = change_of(df, batch, writer, name, CALL, str(place))
-            _change(df, _Change(place, kind, key, _Stream(once), partitions)).close()
+            once = change_of(df, batch, writer, name, CALL, str(asked.place))
+            _change_until_done(df, replace(asked, once=once)).close()
         except SemiStreamError as error:  # the query's error shows the whole stack of this thread
             raise error.with_traceback(None) from None
 
     return write
-
-
-# --- marks ----------------------------------------------------------------------------------------
-
-
-class _Mark:
-    """What a store keeps of a change, so that it happens once."""
-
-    def __init__(self, writer_batch: WriterBatch) -> None:
-        self.written = writer_batch
-
-    def done(self, store: Store) -> bool:
-        name, number = self.written
-        return store.manifest.writers.get(name, -1) >= number
-
-    def made(self, store: Store) -> None:
-        """The store has it."""
-
-
-class _Stream(_Mark):
-    """Of a streaming query, which may make several changes at a time."""
-
-    def __init__(self, once: Once) -> None:
-        super().__init__((once.mark, once.number))
-        self._once = once
-
-    def done(self, store: Store) -> bool:
-        return self._once.done(store.identity(), store.manifest.writers.get)
-
-    def made(self, store: Store) -> None:
-        self._once.made(store.identity())
-
-
-def _mark(writer_batch: WriterBatch | None) -> _Mark | None:
-    if writer_batch is None:
-        return None
-    match writer_batch:
-        case (str(), int(number)) if not isinstance(number, bool):
-            return _Mark(writer_batch)
-    raise SpecError(f'writer_batch={writer_batch!r}: give a name and a number, ("nightly", 42)')
 
 
 # --- the change itself ----------------------------------------------------------------------------
@@ -169,12 +129,40 @@ class _Change:
     place: Place
     kind: str
     key: str | Sequence[str] | None
-    mark: _Mark | None
     partitions: int | None
+    once: Once | None = None  # None: it happens as often as it is called
+
+    def done(self, store: Store) -> bool:
+        writers = store.manifest.writers
+        return self.once is not None and self.once.done(self._identity(store), writers.get)
+
+    def made(self, store: Store) -> Store:
+        if self.once is not None:
+            self.once.made(self._identity(store))
+        return store
+
+    @property
+    def mark(self) -> WriterBatch | None:
+        return None if self.once is None else (self.once.mark, self.once.number)
+
+    def _identity(self, store: Store) -> str:
+        """The store itself, by whatever path; and not a copy of its files."""
+        path: str = self.place.locator()["path"]
+        return f"{store.identity()} {path if self.place.remote else os.path.realpath(path)}"
 
 
-def _change(df: DataFrame, asked: _Change) -> Store:
+def _change(df: DataFrame, asked: _Change, writer_batch: WriterBatch | None) -> Store:
     check_frame(df)
+    match writer_batch:
+        case None:
+            return _change_until_done(df, asked)
+        case (str(writer), int(number)) if not isinstance(number, bool):
+            once = Once(writer, number, asked.kind, str(asked.place), attempt_of(df), None)
+            return _change_until_done(df, replace(asked, once=once))
+    raise SpecError(f'writer_batch={writer_batch!r}: give a name and a number, ("nightly", 42)')
+
+
+def _change_until_done(df: DataFrame, asked: _Change) -> Store:
     check_partitions(asked.partitions)
     if is_stream(df):
         raise SpecError(
@@ -183,10 +171,7 @@ def _change(df: DataFrame, asked: _Change) -> Store:
     for attempt in range(ATTEMPTS):
         try:
             there = fmt.versions(asked.place)
-            changed = _change_once(df, asked) if there else _create(df, asked)
-            if asked.mark is not None:
-                asked.mark.made(changed)
-            return changed
+            return asked.made(_change_once(df, asked) if there else _create(df, asked))
         except ConflictError:
             if attempt + 1 == ATTEMPTS:
                 raise
@@ -207,7 +192,7 @@ def _create(df: DataFrame, asked: _Change) -> Store:
         written = write_run(rows, place, plan, partitions=asked.partitions)
         if written.nulls:
             raise null_keys(plan.key, written.nulls)
-        writers = {} if asked.mark is None else dict([asked.mark.written])
+        writers = {} if asked.mark is None else dict([asked.mark])
         publish(place, replace(plan.manifest([written.run]), writers=writers), [written.run])
     return Store.open(place)
 
@@ -217,7 +202,7 @@ def _change_once(df: DataFrame, asked: _Change) -> Store:
     store = Store.open(place)
     if asked.key is not None:
         open_master(store, asked.key)  # which must be the store's
-    if asked.mark is not None and asked.mark.done(store):
+    if asked.done(store):
         return store
     rows = fitting(df, store.design, kind)
     with writing(place):
@@ -230,22 +215,22 @@ def _change_once(df: DataFrame, asked: _Change) -> Store:
             raise fmt.conflict(place, store.version + 1) from error
         if kind == "upsert" and written.nulls:
             raise null_keys(store.design.key, written.nulls)
-        return _publish(store, kind, written, asked.mark)
+        return _publish(store, written, asked)
 
 
-def _publish(store: Store, kind: str, written: Written, mark: _Mark | None) -> Store:
-    run, place = written.run, store.place
+def _publish(store: Store, written: Written, asked: _Change) -> Store:
+    run, place, kind = written.run, asked.place, asked.kind
     nothing = not run.claims and not run.rows
     store = _fits(store, run)
-    done = mark is not None and mark.done(store)
+    done = asked.done(store)
     if nothing or done:
         discard(place, run)
-        if mark is None or done:
+        if asked.once is None or done:
             return store
     rows = store.manifest.rows + written.more + (written.nulls if kind == "append" else 0)
     new = [] if nothing else [run]
-    noted = None if mark is None else mark.written
-    return Store(place, publish_change(store, new, kind, rows, noted, MERGE_BYTES), store.io)
+    manifest = publish_change(store, new, kind, rows, asked.mark, MERGE_BYTES)
+    return Store(place, manifest, store.io)
 
 
 def _fits(store: Store, run: fmt.Run) -> Store:

@@ -5,7 +5,7 @@ it lies and under which name its pins and marks are kept, which is the query's i
 starts from another place than its note says was moved, or is a copy: it is a copy if the checkpoint
 at the old place still has the id, and then it goes on under a name of its own.
 
-    CHECKPOINT/semistream.json    {"location": CHECKPOINT, "query": ID, "owner": ID or ID-copy-...}
+    CHECKPOINT/semistream.json    {"location": CHECKPOINT, "owner": ID or ID-copy-...}
 
 Tasks learn the name from a property that Spark hands on from the thread of the query. Over Spark
 Connect none of this can be known, and the id has to do.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
 from typing import Any, ClassVar
 from weakref import WeakSet
@@ -54,12 +55,19 @@ def _settle(session: SparkSession, query: str) -> str:
 
 def tell_tasks(df: DataFrame) -> None:
     """Let the tasks of queries to come of this session know their owner."""
-    from pyspark.java_gateway import ensure_callback_server_started  # late: clients have no Java
-
     session = df.sparkSession
     if session in _TOLD:
         return
     _TOLD.add(session)
+    try:
+        _listen(session)
+    except Exception as error:  # a Spark that has changed inside
+        LOG.warning("copied checkpoints will not be noticed: %s", str(error).partition("\n")[0])
+
+
+def _listen(session: SparkSession) -> None:
+    from pyspark.java_gateway import ensure_callback_server_started  # late: clients have no Java
+
     ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
     jvm: Any = session._jvm
     wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
@@ -98,8 +106,9 @@ def _noted(session: SparkSession, query: str) -> str:
         return query
     here = _Folder(session, found.resolvedCheckpointRoot())
     note = here.json(NOTE)
-    if note.get("query") != query or not isinstance(note.get("owner"), str):
-        note = {"location": here.location, "query": query, "owner": query}
+    # The owner becomes the name of a folder.
+    if re.fullmatch(rf"{re.escape(query)}(-copy-[0-9a-f]+)?", str(note.get("owner"))) is None:
+        note = {"location": here.location, "owner": query}
     elif note.get("location") != here.location:
         if _is_copy(session, here, str(note.get("location")), query):
             note["owner"] = f"{query}-copy-{uuid.uuid4().hex[:12]}"
@@ -117,7 +126,9 @@ def _is_copy(session: SparkSession, here: _Folder, before: str, query: str) -> b
         copied = there.json(SPARKS).get("id") == query and not here.is_also(there)
     except Exception as error:  # of any file system
         copied, reason = False, str(error).partition("\n")[0]
-        LOG.warning("%s cannot be looked at (%s); %s was moved, then", before, reason, here)
+        LOG.warning(
+            "%s cannot be read (%s): the checkpoint %s was moved, then", before, reason, here
+        )
     if copied:
         LOG.warning(
             "the checkpoint %s is a copy of %s: a query of its own from now on", here, before

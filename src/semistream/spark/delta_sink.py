@@ -94,7 +94,7 @@ def _append(df: DataFrame, folder: Path, once: Once) -> None:
     columns = Columns(df)
     _check_types(columns.schema)
     table = _table(folder, columns.arrow)
-    identity = str(table.metadata().id)
+    identity = f"{table.metadata().id} {os.path.realpath(folder)}"
     if once.done(identity, table.transaction_version):
         once.made(identity)
         return

@@ -157,19 +157,24 @@ def change_of(
 ) -> Once:
     """A change that a function of foreachBatch is about to make with `df`, of the streaming query
     that called it or of whom the caller names as `writer`."""
-    if is_connect(df):
-        if writer is None:
+    if writer is None:
+        if is_connect(df):
             needs_writer(call)
-        return Once(str(writer), number, name, call, target, _connect_worker())
+        query = df.sparkSession.sparkContext.getLocalProperty(QUERY)
+        if query is None:
+            raise SpecError(f"{call} is for foreachBatch, and this is no micro-batch of a stream")
+        writer = owner_of(df.sparkSession, query)
+    return Once(writer, number, name, target, attempt_of(df), call)
+
+
+def attempt_of(df: DataFrame) -> str | None:
+    """At a micro-batch, whose replay is another one; None outside of foreachBatch."""
+    if is_connect(df):
+        return _connect_worker()
     context = df.sparkSession.sparkContext
-    query = context.getLocalProperty(QUERY)
-    if query is None and writer is None:
-        raise SpecError(f"{call} is for foreachBatch, and this is no micro-batch of a stream")
     # All that a micro-batch does at one attempt has one root execution.
-    app, root = context.getLocalProperty(APP), context.getLocalProperty(ROOT)
-    attempt = None if query is None or root is None else f"{app} {root}"
-    by = writer or owner_of(df.sparkSession, str(query))
-    return Once(by, number, name, call, target, attempt)
+    query, app, root = map(context.getLocalProperty, (QUERY, APP, ROOT))
+    return None if query is None or root is None else f"{app} {root}"
 
 
 def _connect_worker() -> str | None:

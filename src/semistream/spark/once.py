@@ -7,7 +7,8 @@ in a micro-batch cannot be told from a replay by what the target knows. But here
 this attempt at the micro-batch has done, so the second one is refused.
 
     WRITER/NAME    the mark of a change
-    WRITER         the mark of earlier releases, which made the first change of a micro-batch only
+    WRITER         the mark of earlier releases, which made the first change of a micro-batch only;
+                   and of writer_batch=(writer, number), where a number stands for one change
 """
 
 from __future__ import annotations
@@ -34,26 +35,23 @@ class Once:
     writer: str  # a query, or the caller's name for it
     number: int  # of the micro-batch
     name: str
-    call: str  # such as "upsert_into(path)", for the message
     target: str  # what is changed, for the message
-    attempt: str | None = None
+    attempt: str | None
+    call: str | None  # which takes name=, such as "upsert_into(path)"; None: the number is for one
 
     @property
     def mark(self) -> str:
-        return f"{self.writer}{BETWEEN}{self.name}"
+        return self.writer if self.call is None else f"{self.writer}{BETWEEN}{self.name}"
 
     def done(self, identity: str, last: Last) -> bool:
         """Whether the target has this change already, so that it need not be made. `identity` is
         the target's own: it may have several paths."""
         with _LOCK:
             names = self._names(identity)
-        if self.attempt is not None and self.name in names:
-            raise SpecError(
-                f"micro-batch {self.number} has made a change {self.name!r} of {self.target} "
-                "before, and a replay could not tell the two apart. Leave the first one as it is, "
-                f'and give this one a name of its own: {self.call[:-1]}, name="...")'
-            )
-        marks = [self.mark] if names - {self.name} else [self.mark, self.writer]
+        others = names - {self.name}
+        if (self.attempt is not None and self.name in names) or (self.call is None and others):
+            raise self._second(names)
+        marks = [self.mark] if others else [self.mark, self.writer]
         found = [number for mark in marks if (number := last(mark)) is not None]
         return max(found, default=-1) >= self.number
 
@@ -67,6 +65,19 @@ class Once:
         """What this attempt has done so far."""
         attempt, number, names = _DONE.get((identity, self.writer), (None, -1, set()))
         return names if (attempt, number) == (self.attempt, self.number) else set()
+
+    def _second(self, names: set[str]) -> SpecError:
+        if self.call is None:
+            return SpecError(
+                f"batch {self.number} of writer {self.writer!r} has made another change "
+                f"({', '.join(sorted(names))}) of {self.target} before, and a number stands for "
+                "one change; give each a number of its own, or another writer: writer_batch="
+            )
+        return SpecError(
+            f"micro-batch {self.number} has made a change {self.name!r} of {self.target} before, "
+            "and a replay could not tell the two apart. Leave the first one as it is, and give "
+            f'this one a name of its own: {self.call[:-1]}, name="...")'
+        )
 
 
 def check_name(name: object) -> None:

@@ -207,7 +207,7 @@ class Pins:
         left half way: who wrote before the pin of the last micro-batch has written it by now, or
         never will."""
         files = self._place.list(self._batch.query)
-        pins = [(f, int(n)) for f in files if (n := f.name.partition("-")[0]).isdigit()]
+        pins = [(f, int(n)) for f in files if (n := f.name.partition("-")[0]).isdecimal()]
         first = self._batch.number - RETAINED
         oldest = min((f.changed for f, number in pins if number >= first), default=0)
         gone = [f for f, number in pins if number < first and f.changed <= oldest]
