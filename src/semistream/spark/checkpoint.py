@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ..redact import address, scrub
 from .pins import OWNER, owner_named
 
 LOG = logging.getLogger("semistream.spark")
@@ -44,7 +45,7 @@ def _settle(session: SparkSession, query: str) -> str:
             "whether the checkpoint of query %s is a copy cannot be found out (%s); if it is one, "
             "give it another id: in its file %r",
             query,
-            str(error).partition("\n")[0],
+            _shown(error),
             SPARKS,
         )
         owner = query
@@ -62,7 +63,7 @@ def tell_tasks(df: DataFrame) -> None:
     try:
         _listen(session)
     except Exception as error:  # a Spark that has changed inside
-        LOG.warning("copied checkpoints will not be noticed: %s", str(error).partition("\n")[0])
+        LOG.warning("copied checkpoints will not be noticed: %s", _shown(error))
 
 
 def _listen(session: SparkSession) -> None:
@@ -125,15 +126,17 @@ def _is_copy(session: SparkSession, here: _Folder, before: str, query: str) -> b
         there = _Folder(session, before)
         copied = there.json(SPARKS).get("id") == query and not here.is_also(there)
     except Exception as error:  # of any file system
-        copied, reason = False, str(error).partition("\n")[0]
-        LOG.warning(
-            "%s cannot be read (%s): the checkpoint %s was moved, then", before, reason, here
-        )
+        copied, where = False, address(before)
+        LOG.warning("%s cannot be read (%s): %s was moved, then", where, _shown(error), here)
     if copied:
         LOG.warning(
-            "the checkpoint %s is a copy of %s: a query of its own from now on", here, before
+            "the checkpoint %s is a copy of %s: a query of its own from now on", here, there
         )
     return copied
+
+
+def _shown(error: Exception) -> str:
+    return scrub(error).partition("\n")[0]
 
 
 class _Folder:
@@ -146,7 +149,7 @@ class _Folder:
         self._files = self._path(location).getFileSystem(conf)
 
     def __str__(self) -> str:
-        return self.location
+        return address(self.location)
 
     def _at(self, name: str) -> Any:
         return self._path(self.location, name)

@@ -41,7 +41,6 @@ CALL = "into_delta(path)"
 NAME = "append"  # of a change, unless it is given
 # What a table may ask of its writers: all of it is kept by adding plain files.
 KNOWN = {"appendOnly", "invariants", "timestampNtz", "deletionVectors"}
-
 OTHERS = ("variant", "geometry", "geography")  # columns of structs in Arrow, but not in files
 
 
