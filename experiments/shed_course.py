@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -32,7 +32,8 @@ from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU, Device
 from semistream.master import Master
 from semistream.master.modelled import ModelledMaster
-from semistream.shed.target import Segment, Target
+from semistream.shed.segment import Segment
+from semistream.shed.target import Found, Target
 from semistream.stats import Stats, cpu_seconds
 from semistream.testing import ManualClock
 
@@ -82,19 +83,22 @@ class Kept(Target):
         if self._master is not None:
             self._master._head = None  # it went to the segment
 
-    def put(self, name: str, rows: pa.RecordBatch, widest: int, question: str) -> None:
-        self._charge(rows.nbytes)
-        self._there[name] = (Segment(name, len(rows), rows.nbytes, widest, question), rows)
+    def put(self, name: str, rows: pa.RecordBatch, question: str) -> int:
+        size = int(rows.nbytes)
+        self._charge(size)
+        self._there[name] = (Segment(name, len(rows), size, question), rows)
+        return size
 
-    def get(self, name: str) -> pa.RecordBatch:
+    def get(self, name: str, size: int | None = None) -> pa.RecordBatch:
         self._charge(self._there[name][1].nbytes)
         return self._there[name][1]
 
-    def delete(self, name: str) -> None:
-        self._there.pop(name, None)
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._there.pop(name, None)
 
-    def list(self) -> list[Segment]:
-        return [segment for segment, _ in self._there.values()]
+    def look(self) -> Found:
+        return Found([segment for segment, _ in self._there.values()])
 
 
 class Course:

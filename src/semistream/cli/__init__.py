@@ -46,9 +46,11 @@ take some tens of megabytes more.) OUT appears whole when all is done, or not at
 Rows come out in another order than they went in."""
 
 _RECEIVE = """\
-Keep rows that joins on other machines shed (ss.Shedding(target="tcp://HOST:PORT")), as files in a
-directory, until they ask for them back. Runs until it is interrupted, and may be started again on
-the same directory. There is no password: run it inside a network that you trust."""
+Keep rows that joins on other machines shed (ss.Shedding(target="tcp://HOST:PORT", token=...)), as
+files in a directory, until they ask for them back. Runs until it is interrupted, and may be started
+again on the same directory. Joins on other machines must have the same token, which is read from
+--token-file or from the environment variable SEMISTREAM_SHED_TOKEN; without one only this machine
+is listened to. Nothing is encrypted."""
 
 
 _PACKAGE = """\
@@ -192,7 +194,7 @@ def _add_enrich(found: Any) -> None:
 def _add_receive(found: Any) -> None:
     examples = (
         "  semistream receive --dir shed --port 7070\n"
-        "  semistream receive --dir shed --port 7070 --host 0.0.0.0"
+        "  semistream receive --dir shed --port 7070 --host 0.0.0.0 --token-file token"
     )
     parser = command(
         found, "receive", _RECEIVE, commands.receive, "keep rows that joins shed", examples
@@ -201,6 +203,8 @@ def _add_receive(found: Any) -> None:
     add("--dir", type=local, required=True, metavar="PATH", help="directory for the rows")
     add("--port", type=int, required=True, metavar="N", help="to listen on; 0: any free one")
     add("--host", default="127.0.0.1", metavar="NAME", help="address to listen on [127.0.0.1]")
+    add("--token-file", type=Path, metavar="PATH", help="file with the token, of its owner alone")
+    add("--most-bytes", default="100GB", metavar="SIZE", help="that all rows may take [100GB]")
 
 
 def _add_package(found: Any) -> None:

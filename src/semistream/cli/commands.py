@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from argparse import Namespace
@@ -21,6 +22,8 @@ from ..shed import ShedReceiver
 from ..stats import Stats
 from .files import check_target, read_rows, write_rows
 from .progress import Progress
+
+TOKEN_VARIABLE = "SEMISTREAM_SHED_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -92,16 +95,40 @@ def _enriched(args: Namespace, join: SemiStreamJoin, stats: Stats, seconds: floa
 
 
 def receive(args: Namespace) -> Result:
-    receiver = ShedReceiver(args.dir, args.host, args.port)
+    receiver = ShedReceiver(
+        args.dir,
+        args.host,
+        args.port,
+        token=_token(args.token_file),
+        most_bytes=args.most_bytes,
+    )
     address = receiver.address
     print(f"listening on {address}; Ctrl-C ends it", file=sys.stderr, flush=True)
     with suppress(KeyboardInterrupt):  # the way to end it, not a failure
         receiver.serve_forever()
-    left = receiver.segments()
+    left, damaged = receiver.segments(), receiver.unreadable()
     rows = sum(segment.rows for segment in left)
     data: dict[str, Any] = {"command": "receive", "dir": str(args.dir), "address": address}
-    data |= {"segments": len(left), "rows": rows}
-    return Result(data, f"{rows:,} shed rows in {len(left):,} segments are still in {args.dir}")
+    data |= {"segments": len(left), "rows": rows, "unreadable": damaged}
+    text = f"{rows:,} shed rows in {len(left):,} segments are still in {args.dir}"
+    return Result(data, "\n".join([text, *damaged]))
+
+
+def _token(file: Path | None) -> str | None:
+    """Not a word of the command line, which every user of the machine can read."""
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        open_to = file.stat().st_mode & 0o077
+        text = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"the token cannot be read from {file}: {error}; name a file") from error
+    if open_to:
+        raise SpecError(
+            f"other users may open {file}, which has the token (mode {open_to:o} for them); "
+            f"run chmod 600 {file}, and choose a new token if there are other users"
+        )
+    return text
 
 
 def package(args: Namespace) -> Result:

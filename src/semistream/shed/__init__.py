@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .engine import SheddingEngine
 from .policy import Shedding, shed_target
-from .remote import ShedReceiver
+from .receiver import ShedReceiver
 from .state import load_shed, restore_shed, save_shed
 
 __all__ = [

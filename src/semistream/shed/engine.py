@@ -8,7 +8,8 @@
 
 One iteration: shed or bring back, let the front stage take rows from the buffer, one step of the
 disk phase. What the target refuses to do now is done another time: the iteration goes on with the
-rows where they are and raises at its end.
+rows where they are and raises at its end. A segment that cannot be read does not keep the others
+from being answered; `drain` raises when it has answered those.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow as pa
 from ..errors import ShedError
 from ..memory import Ledger
 from ..question import Question
-from .moves import EXAMINE, Moves
+from .moves import EXAMINE, Moves, NoRoom
 from .policy import Shedding
 from .target import Target
 
@@ -51,33 +52,45 @@ class SheddingEngine(Moves):
         return self._iterate()
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        self.pick_up()
-        while self.input or len(self.buffer) or self.waiting or self.outside.segments:
+        """All rows that can be answered; an error at the end if there are others."""
+        self.try_again()
+        self._news = None
+        while self._unfinished():
             yield from self._iterate(draining=True)
+        self.outside.complain()
+
+    def _unfinished(self) -> bool:
+        here = self.input or len(self.buffer) or self.waiting
+        return bool(here) or not self._picked_up or self.outside.unfinished()
 
     def _iterate(self, arrivals: bool = False, draining: bool = False) -> Iterator[pa.RecordBatch]:
         self.front.renew()  # before a row is touched: it may fail
-        self.pick_up()
-        failed: ShedError | None = None
+        failed: ShedError | NoRoom | None = None
         begun = self._answered()
         self._examine = EXAMINE * self.backlog.free_rows
         self._fill()
         over = self._excess() if arrivals else 0
         try:
+            self.pick_up()
             if over:
                 yield from self._shed(over)
             elif draining or not self._moved:
                 self._reload(int(self._served) - len(self.buffer))
-        except ShedError as error:
+        except (ShedError, NoRoom) as error:
             failed = error
         self._moved = over > 0
         yield from self._front()
         yield from super().step()
         self._measure(self._answered() - begun)
         self._fill()
-        if not draining:
-            self._overflow()
-        self._settle()
+        try:
+            if not draining and self._picked_up:
+                self._overflow()
+            self._settle()
+        except ShedError as error:
+            failed = failed or error
+        if failed is None and not draining:  # drain says it when all others are answered
+            failed, self._news = self._news, None
         if failed is not None:
             raise failed
 

@@ -19,14 +19,20 @@ from ..front import Front
 from ..memory import Ledger
 from ..plan import INTAKE_BYTES
 from ..question import Question
-from .buffer import StreamBuffer, fitting, widths
-from .policy import Outside, Popularity, Shedding, chooser
-from .target import Target, asked, check_question
+from .buffer import StreamBuffer, fitting, trimmed, widths
+from .outside import Outside
+from .policy import Popularity, Shedding, chooser
+from .segment import Gone, Unreadable, asked, check_question, unreadable
+from .target import Target
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 EXAMINE = 8  # times the free slots: rows that the front stage looks at in an iteration
 SEGMENT = 4  # a segment in the making has this part of the output's memory, at most
+
+
+class NoRoom(BudgetError):
+    """There may be room for this segment when more rows are answered."""
 
 
 class Moves(Engine):
@@ -46,6 +52,7 @@ class Moves(Engine):
         self._arriving = 0  # origin of the rows in the front stage
         self._examine = 0
         self._picked_up = False
+        self._news: Unreadable | None = None  # a segment that was found to be unreadable
         super().__init__(question, schema, ledger)
 
     def _build(self, widest: int, kept: Front | None = None) -> None:
@@ -100,18 +107,30 @@ class Moves(Engine):
     # --- what is out already -------------------------------------------------------------------
 
     def pick_up(self) -> None:
-        """Segments of a join that was here before; once."""
+        """Segments of a join that was here before; once, and again for those that could not be
+        read."""
         if self._picked_up:
             return
-        target, question = self.outside.target, asked(repr(self.question.spec), self.schema)
-        found = target.list()
-        for segment in found:
+        outside = self.outside
+        target, question = outside.target, asked(repr(self.question.spec), self.schema)
+        found = target.look()
+        known = outside.names().keys() | outside.doubtful
+        new = [segment for segment in found.segments if segment.name not in known]
+        for segment in new:
             check_question(segment, question, target.place)
         self._picked_up = True
-        for segment in found:
-            self.outside.find(segment)
+        for segment in new:
+            outside.find(segment)
             self.counters.rows_in += segment.rows
             self.counters.shed += segment.rows
+        for name, error in found.unreadable.items():
+            if name not in outside.doubtful:
+                outside.unreadable[name] = self._news = error
+
+    def try_again(self) -> None:
+        """What could not be read may have been put back since, or moved away."""
+        if self.outside.try_again():
+            self._picked_up = False
 
     # --- rows in -------------------------------------------------------------------------------
 
@@ -211,7 +230,9 @@ class Moves(Engine):
 
     def _put(self, rows: pa.RecordBatch, allocated: int) -> None:
         """One segment. The copy that it is written from has the output's place in the budget."""
-        self.ledger.set("shed", self._fixed + allocated)
+        self.pick_up()  # before anything is put beside what is there
+        rows, copied = trimmed(rows)
+        self.ledger.set("shed", self._fixed + allocated + copied)
         try:
             self.outside.put(rows)
         finally:
@@ -230,20 +251,42 @@ class Moves(Engine):
             held = segment.bytes if self.outside.target.allocates else 0
             self._room_for(held)
             self.ledger.set("shed", self._fixed + held)
-            rows = self.outside.read(number).slice(0, want)
-            rows = pa.RecordBatch.from_arrays(rows.columns, schema=self.schema)
-            n = self.buffer.add(rows, number)
-            self.ledger.set("shed", self._fixed)
+            try:
+                rows = self._read(number).slice(0, want)
+                n = self.buffer.add(rows, number)
+            except Unreadable as error:
+                self._cannot_read(number, error)
+                continue
+            finally:
+                self.ledger.set("shed", self._fixed)
             self.outside.took(number, n)
             self.counters.reloaded += n
             want -= n
             if n < len(rows) and (len(self.buffer) or not self._widen(rows.slice(n))):
                 return
 
+    def _read(self, number: int) -> pa.RecordBatch:
+        rows = self.outside.read(number)
+        if rows.schema.types != self.schema.types:
+            name = self.outside.segments[number].segment.name
+            raise unreadable(f"{name} at {self.outside.target.place}", "its columns are others")
+        return pa.RecordBatch.from_arrays(rows.columns, schema=self.schema)
+
+    def _cannot_read(self, number: int, error: Unreadable) -> None:
+        """The others go on. One that was damaged and then moved away is given up, as the message
+        about it said."""
+        if isinstance(error, Gone) and self.outside.given_up(number):
+            lost = self.outside.forget(number)
+            self.counters.rows_in -= lost
+            self.counters.shed -= lost
+        else:
+            self.outside.set_aside(number, error)
+            self._news = error
+
     def _room_for(self, size: int) -> None:
         most = self.ledger.budget - self.ledger.held
         if size > most:
-            raise BudgetError(
+            raise NoRoom(
                 f"a segment of shed rows has {size} bytes and the budget has room for {most} now; "
                 f"give memory={self.ledger.budget + size}",
                 self.ledger.budget + size,

@@ -1,4 +1,4 @@
-"""Load shedding: how much to move out, which rows, and what is out. After CACHEJOIN, section 4.
+"""Load shedding: how much to move out, and which rows. After CACHEJOIN, section 4.
 
 The paper, in our words: if the stream buffer holds more than twice what the last iteration served,
 move (buffer - 2 w) rows from the end of the queue out; if it holds less, bring 2 w rows back.
@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..backlog import Backlog
 from ..errors import SpecError
-from .buffer import widths
+from .receiver import check_token
 from .remote import open_target, tcp_address
-from .target import Segment, Target, new_name, number_of
+from .target import Target
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -42,6 +41,7 @@ class Shedding:
     victims: str = "popularity"
     seed: int = 0  # of victims="random"
     timeout: float = 10.0  # seconds that a receiver may be silent
+    token: str | None = field(default=None, repr=False)  # what the receiver was given
 
     def __post_init__(self) -> None:
         if not isinstance(self.target, str | os.PathLike) or not str(self.target):
@@ -50,6 +50,9 @@ class Shedding:
             remote = tcp_address(self.target)
         except ValueError as error:
             raise SpecError(f"target={error}") from None
+        check_token(self.token)
+        if remote is None and self.token is not None:
+            raise SpecError("token= is for a receiver, tcp://host:port, and target= is a directory")
         if remote is None and os.path.exists(self.target) and not os.path.isdir(self.target):
             raise SpecError(f"target={self.target!r} is a file; give a directory for shed rows")
         if self.victims not in VICTIMS:
@@ -58,7 +61,7 @@ class Shedding:
             )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise SpecError(f"seed={self.seed!r} must be a whole number, 0 or more")
-        if not self.timeout > 0:
+        if not isinstance(self.timeout, int | float) or not 0 < self.timeout < 1e6:
             raise SpecError(f"timeout={self.timeout!r} must be a positive number of seconds")
 
 
@@ -72,7 +75,7 @@ def shed_target(shed: Shedding | None, algorithm: str) -> Target | None:
             f"{algorithm} cannot shed load; choose algorithm="
             f"{' or '.join(repr(name) for name in SHEDS)}, or leave shed= out"
         )
-    return open_target(shed.target, shed.timeout)
+    return open_target(shed.target, shed.timeout, shed.token)
 
 
 # --- which rows ---------------------------------------------------------------------------------
@@ -147,62 +150,3 @@ def _least_popular(
     if len(chosen) < n:
         chosen = np.append(chosen, _oldest(backlog, slots[place == order[whole]], n - len(chosen)))
     return chosen
-
-
-# --- rows that are out --------------------------------------------------------------------------
-
-
-@dataclass
-class _Out:
-    segment: Segment
-    taken: int = 0  # rows that were brought back
-
-
-class Outside:
-    """The segments of one join: rows still out, and rows back in memory but not answered yet. A
-    segment is deleted when none of its rows is either."""
-
-    def __init__(self, target: Target, question: str) -> None:
-        self.target, self._question = target, question
-        self.segments: dict[int, _Out] = {}  # by a number of our own, oldest first
-        self.rows = 0  # still out
-        self._back: set[int] = set()  # segments with no row out
-        self._numbers = self._last_name = 0
-
-    def find(self, segment: Segment, taken: int = 0) -> int:
-        """A segment that is there; returns our number for it."""
-        self._numbers += 1
-        self._last_name = max(self._last_name, number_of(segment.name))
-        self.segments[self._numbers] = _Out(segment)
-        self.rows += segment.rows
-        self.took(self._numbers, taken)
-        return self._numbers
-
-    def put(self, rows: pa.RecordBatch) -> None:
-        name = new_name(self._last_name + 1)
-        widest = int(np.diff(widths(rows)).max())
-        self.target.put(name, rows, widest, self._question)
-        self.find(Segment(name, len(rows), rows.nbytes, widest, self._question))
-
-    def oldest(self) -> int | None:
-        """The oldest segment with rows out."""
-        return next((n for n in self.segments if n not in self._back), None)
-
-    def read(self, number: int) -> pa.RecordBatch:
-        """Its rows that are still out."""
-        out = self.segments[number]
-        return self.target.get(out.segment.name).slice(out.taken)
-
-    def took(self, number: int, n: int) -> None:
-        out = self.segments[number]
-        out.taken += n
-        self.rows -= n
-        if out.taken == out.segment.rows:
-            self._back.add(number)
-
-    def settle(self, alive: set[int]) -> None:
-        """Delete segments whose rows are all answered; rows of those in `alive` are not."""
-        for number in sorted(self._back - alive):
-            self.target.delete(self.segments[number].segment.name)
-            self._back.discard(number)
-            del self.segments[number]

@@ -1,85 +1,102 @@
 """What a snapshot of a shedding join holds beside its waiting rows.
 
-Buffered rows are in the snapshot. Rows that are out stay in the target; the snapshot names their
-segments, how many rows of each came back, and which of the rows in memory are those.
+    sealed "shed"     JSON: the segments that are out, how many rows of each came back, and where
+                      the rows in memory came from
+    sealed "rows"     an Arrow stream: the buffered rows, in the stream's own columns
+    sealed "waiting"  the snapshot of everything else
+
+Rows that are out stay in the target.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from ..errors import BudgetError, StateError
+from ..output import Counters
+from ..sealed import seal, split_sealed, unseal
 from .engine import SheddingEngine
-
-_STATE = b"semistream-shed"
-_WAITING = b"semistream-waiting"
-_ORIGIN = pa.field("__origin", pa.int32())
+from .segment import BAD
 
 
 @dataclass(frozen=True)
 class SavedShed:
-    rows: pa.Table  # buffered
+    rows: list[pa.RecordBatch]  # buffered, as the buffer had them
     state: dict[str, Any]
 
 
 def save_shed(engine: SheddingEngine, waiting: bytes) -> bytes:
     """`waiting` is the snapshot of everything else."""
-    out = engine.outside.segments
-    known = {str(n): {**asdict(o.segment), "taken": o.taken} for n, o in out.items()}
-    state = {"segments": known, "origin": engine.origins()}
-    full = pa.schema([*engine.schema, _ORIGIN])
-    full = full.with_metadata({_STATE: json.dumps(state), _WAITING: waiting})
+    outside, chunks = engine.outside, engine.buffer.chunks()
+    known = {str(n): [o.segment.name, o.taken] for n, o in outside.segments.items()}
+    state = {
+        "segments": known,
+        "doubtful": sorted(outside.doubtful),
+        "origin": engine.origins(),
+        "buffer": [chunk.origin for chunk in chunks],
+    }
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, full) as writer:
-        for chunk in engine.buffer.chunks():
-            origin = pa.array(np.full(len(chunk.rows), chunk.origin, np.int32))
-            columns = [*chunk.rows.columns, origin]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=full))
-    return bytes(sink.getvalue().to_pybytes())
+    with pa.ipc.new_stream(sink, engine.schema) as writer:
+        for chunk in chunks:
+            writer.write_batch(chunk.rows)
+    about, rows = json.dumps(state).encode(), sink.getvalue().to_pybytes()
+    return seal("shed", about) + seal("rows", rows) + seal("waiting", waiting)
 
 
 def load_shed(snapshot: pa.Buffer) -> tuple[pa.Buffer, SavedShed]:
     try:
-        with pa.ipc.open_stream(snapshot) as reader:
-            table = reader.read_all()
-        meta = table.schema.metadata
-        waiting = pa.py_buffer(meta[_WAITING])
-        return waiting, SavedShed(table, json.loads(meta[_STATE]))
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        about, rest = split_sealed("shed", snapshot)
+        rows, rest = split_sealed("rows", rest)
+        waiting, state = unseal("waiting", rest), json.loads(about.to_pybytes())
+        with pa.ipc.open_stream(rows) as reader:
+            return waiting, SavedShed(list(reader), state)
+    except (OSError, *BAD) as error:
         raise StateError(
             f"these bytes are not a snapshot of a join that sheds ({error}); restore it into a "
-            "join without shed="
+            "join without shed=, or take one that is not damaged"
         ) from error
 
 
 def restore_shed(engine: SheddingEngine, saved: SavedShed) -> None:
     """Segments that the snapshot knows go on where they were; of those that came since, all rows
     are to be answered; those that are gone were answered by the join that went on."""
-    engine.pick_up()
+    try:
+        _restore(engine, saved)
+    except BaseException:  # a part of the rows is worse than none: nothing has happened
+        engine.outside.take_back()
+        vars(engine.counters).update(vars(Counters()))
+        engine.reset()
+        engine.counters.shed = engine.shed_out
+        raise
+
+
+def _restore(engine: SheddingEngine, saved: SavedShed) -> None:
     outside = engine.outside
-    known = {s["name"]: (int(n), s["taken"]) for n, s in saved.state["segments"].items()}
+    outside.doubtful |= set(saved.state["doubtful"])
+    for name, number in outside.names().items():
+        if name in outside.doubtful:
+            outside.forget(number)
+    engine.pick_up()
+    here = outside.names()
     numbers = {0: 0}
-    for number, out in list(outside.segments.items()):
-        old, taken = known.get(out.segment.name, (0, 0))
-        if old:
-            outside.took(number, taken)
-            numbers[old] = number
+    for old, (name, taken) in saved.state["segments"].items():
+        if name in here:
+            numbers[int(old)] = here[name]
+            outside.took(here[name], taken)
     slots = engine.backlog.oldest_first()
     engine.admitted(slots, [numbers.get(n, 0) for n in saved.state["origin"]])
-    schema = pa.schema(list(saved.rows.schema)[:-1])
-    for batch in saved.rows.to_batches():
-        origin = numbers.get(batch.column(len(schema))[0].as_py(), 0)
-        rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
-        if engine.buffer.add(rows, origin) < len(rows):
-            least = engine.question.budget + 4 * saved.rows.nbytes
+    for batch, origin in zip(saved.rows, saved.state["buffer"], strict=True):
+        rows = pa.RecordBatch.from_arrays(batch.columns, schema=engine.schema)
+        if engine.buffer.add(rows, numbers.get(origin, 0)) < len(rows):
+            size = sum(b.nbytes for b in saved.rows)
+            least = engine.question.budget + 4 * size
             raise BudgetError(
-                f"the snapshot's {saved.rows.num_rows} buffered rows do not fit into this join's "
-                f"budget; give memory={least}",
+                f"the snapshot's {sum(map(len, saved.rows))} buffered rows do not fit into this "
+                f"join's budget; give memory={least}",
                 least,
             )
     counters = engine.counters

@@ -1,96 +1,91 @@
-"""Where shed rows go: segments, and a directory of them. (Over the network: remote.py.)
+"""Where shed rows go, and the plain case: a directory. (Over the network: remote.py.)
 
-A segment is one Arrow IPC file with one batch of stream rows. It appears whole or not at all
-(written beside, synced, renamed, the directory synced), and says in its schema's metadata which
-question its rows belong to. Names are ordered by when the rows were shed; a random part keeps two
-writers from ever replacing each other's segments.
+A segment appears whole or not at all: it is written beside, synced, renamed, and the directory is
+synced. One that was deleted does not come back: the directory is synced then, too.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pyarrow as pa
 
-from ..errors import ShedError, StateError
-
-_NAME = re.compile(r"shed-(\d{12})-[0-9a-f]{8}\.arrow")
-_META = b"semistream-shed"
-HINT = "rows stay where they were: call again when it works"
-
-
-@dataclass(frozen=True)
-class Segment:
-    """What is known of a segment without reading its rows."""
-
-    name: str
-    rows: int
-    bytes: int  # of the file
-    widest: int  # bytes of its widest row
-    question: str
-
-
-def number_of(name: str) -> int:
-    match = _NAME.fullmatch(name)
-    if match is None:
-        raise ShedError(f"{name!r} is not the name of a segment; names are like {new_name(1)}")
-    return int(match[1])
+from ..errors import ShedError
+from .segment import (
+    BAD,
+    HINT,
+    Doubtful,
+    Packed,
+    Segment,
+    Unreadable,
+    check_segment,
+    gone,
+    is_name,
+    number_of,
+    read_about,
+    read_rows,
+    unreadable,
+)
 
 
-def new_name(number: int) -> str:
-    return f"shed-{number:012d}-{secrets.token_hex(4)}.arrow"
+@dataclass
+class Found:
+    """What is in a target, oldest first, and of what cannot be used, why."""
+
+    segments: list[Segment] = field(default_factory=list)
+    unreadable: dict[str, Unreadable] = field(default_factory=dict)  # by name
+
+    def add(self, name: str, what: Segment | Unreadable | None) -> None:
+        if isinstance(what, Segment):
+            self.segments.append(what)
+        elif what is not None:
+            self.unreadable[name] = what
 
 
 class Target(ABC):
-    """Holds segments. Every failure is a ShedError, and then nothing has happened."""
+    """Holds segments. Every failure is a ShedError, and then nothing has happened; but for
+    Doubtful, which says that nobody knows."""
 
     place: str  # for messages
     allocates = True  # False: `get` maps a file
 
     @abstractmethod
-    def put(self, name: str, rows: pa.RecordBatch, widest: int, question: str) -> None: ...
+    def put(self, name: str, rows: pa.RecordBatch, question: str) -> int:
+        """Store a new segment, for good; returns its bytes."""
 
     @abstractmethod
-    def get(self, name: str) -> pa.RecordBatch: ...
+    def get(self, name: str, size: int | None = None) -> pa.RecordBatch:
+        """The rows of a segment, which has `size` bytes if that is known."""
 
     @abstractmethod
-    def delete(self, name: str) -> None:
-        """It may be gone already."""
+    def delete(self, names: Sequence[str]) -> None:
+        """They may be gone already. They do not come back, whoever is still storing them."""
 
     @abstractmethod
+    def look(self) -> Found:
+        """What is there."""
+
     def list(self) -> list[Segment]:
-        """What is there, oldest first."""
-
-
-def asked(spec: str, schema: pa.Schema) -> str:
-    """The question that shed rows belong to, as every segment carries it."""
-    columns = [[field.name, str(field.type)] for field in schema]
-    return json.dumps({"spec": spec, "columns": columns})
-
-
-def check_question(segment: Segment, question: str, place: str) -> None:
-    """Rows of another stream, or for another join, are not ours to answer."""
-    if segment.question == question:
-        return
-    theirs, ours = json.loads(segment.question), json.loads(question)
-    what = "columns" if theirs["columns"] != ours["columns"] else "spec"
-    raise StateError(
-        f"the shed rows in {place} belong to another question: {segment.name} has {what} "
-        f"{theirs[what]}, this join {ours[what]}; answer them with the join that they come from, "
-        "or shed to another place"
-    )
-
-
-# --- a directory --------------------------------------------------------------------------------
+        """The segments that can be read, from the first whose rows were; an error where there are
+        some and none of them can be."""
+        found = self.look()
+        errors = [*found.unreadable.values()]
+        for at, segment in enumerate(found.segments):
+            try:
+                self.get(segment.name, segment.bytes)
+            except Unreadable as error:
+                errors.append(error)
+            else:
+                return found.segments[at:]
+        if errors:
+            raise errors[0]
+        return []
 
 
 class Folder(Target):
@@ -99,7 +94,8 @@ class Folder(Target):
     def __init__(self, path: Path) -> None:
         self.path, self.place = path, str(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)  # rows of the stream, for nobody else to read
             for left in path.glob("shed-*.arrow.tmp"):  # of a process that was killed
                 left.unlink(missing_ok=True)
         except OSError as error:
@@ -107,28 +103,75 @@ class Folder(Target):
                 f"rows cannot be shed to {path}: {error}; name a directory that can be written to"
             ) from error
 
-    def put(self, name: str, rows: pa.RecordBatch, widest: int, question: str) -> None:
-        self.write(name, lambda file: write_segment(file, rows, widest, question))
-
-    def write(self, name: str, fill: Callable[[IO[bytes]], None]) -> None:
-        """A new segment, durable when this returns."""
+    def file(self, name: str) -> Path:
         number_of(name)
-        final = self.path / name
-        beside = final.with_name(name + ".tmp")
+        return self.path / name
+
+    def _beside(self, name: str) -> Path:
+        return self.file(name).with_name(name + ".tmp")
+
+    # --- storing -------------------------------------------------------------------------------
+
+    def put(self, name: str, rows: pa.RecordBatch, question: str) -> int:
+        packed = Packed(rows, question)
+        with self.draft(name) as file:
+            packed.write(file)
+        self.publish(name)
+        return packed.size
+
+    @contextmanager
+    def draft(self, name: str) -> Iterator[IO[bytes]]:
+        """A new file beside, durable when the block ends and gone if it fails."""
+        final, beside = self.file(name), self._beside(name)
+        if final.exists():
+            raise ShedError(f"the segment {final} is there already; {HINT}")
         try:
-            with open(beside, "wb") as file:
-                fill(file)
+            # Nobody else's file, nor one that a link of somebody else leads to.
+            handle = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise _cannot_write(final, error) from error
+        try:
+            with open(handle, "w+b") as file:
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
-            beside.rename(final)
-            self._sync()
         except BaseException as error:
-            for path in (beside, final):
-                with suppress(OSError):
-                    path.unlink()
+            self.discard(name)
             if isinstance(error, OSError | pa.ArrowException):
-                raise ShedError(f"{final} cannot be written: {error}; {HINT}") from error
+                raise _cannot_write(final, error) from error
             raise
+
+    def check_draft(self, name: str) -> None:
+        """Raise if the draft is not a segment; its content is written and need not be durable."""
+        try:
+            with pa.memory_map(str(self._beside(name))) as file:
+                check_segment(file.read_buffer())
+        except (OSError, *BAD) as error:
+            raise ShedError(f"these bytes are not a segment: {error}; {HINT}") from error
+
+    def discard(self, name: str) -> None:
+        """The draft is not wanted."""
+        with suppress(OSError):
+            self._beside(name).unlink(missing_ok=True)
+
+    def publish(self, name: str) -> None:
+        """The draft becomes a segment."""
+        try:
+            self._beside(name).rename(self.file(name))
+            self._sync()
+        except OSError as error:
+            raise Doubtful(str(_cannot_write(self.file(name), error))) from error
+
+    def delete(self, names: Sequence[str]) -> None:
+        try:
+            for name in names:
+                self._beside(name).unlink(missing_ok=True)
+                self.file(name).unlink(missing_ok=True)
+            self._sync()
+        except OSError as error:
+            raise ShedError(
+                f"segments in {self.path} cannot be deleted: {error}; {HINT}"
+            ) from error
 
     def _sync(self) -> None:
         handle = os.open(self.path, os.O_RDONLY)
@@ -137,54 +180,41 @@ class Folder(Target):
         finally:
             os.close(handle)
 
-    def get(self, name: str) -> pa.RecordBatch:
+    # --- reading -------------------------------------------------------------------------------
+
+    def get(self, name: str, size: int | None = None) -> pa.RecordBatch:
         path = self.file(name)
         try:
             with pa.memory_map(str(path)) as file:
-                return read_segment(file)
-        except (OSError, pa.ArrowException) as error:
-            raise damaged(str(path), error) from error
+                return read_rows(file.read_buffer())
+        except FileNotFoundError as error:
+            raise gone(str(path)) from error
+        except (OSError, *BAD) as error:
+            raise unreadable(str(path), error) from error
 
-    def file(self, name: str) -> Path:
-        number_of(name)
-        return self.path / name
+    def look(self) -> Found:
+        found = Found()
+        for name in self.names():
+            found.add(name, self.describe(name))
+        return found
 
-    def delete(self, name: str) -> None:
+    def names(self) -> list[str]:
         try:
-            self.file(name).unlink(missing_ok=True)
+            return sorted(name for name in os.listdir(self.path) if is_name(name))
         except OSError as error:
-            raise ShedError(f"{self.path / name} cannot be deleted: {error}") from error
+            raise ShedError(f"{self.path} cannot be listed: {error}; {HINT}") from error
 
-    def list(self) -> list[Segment]:
+    def describe(self, name: str) -> Segment | Unreadable | None:
+        """What a segment says of itself, or why it cannot; None: it is not there any more."""
+        path = self.file(name)
         try:
-            names = [p.name for p in self.path.iterdir() if _NAME.fullmatch(p.name)]
-        except OSError as error:
-            raise ShedError(f"{self.path} cannot be listed: {error}") from error
-        return [self._describe(name) for name in sorted(names)]
-
-    def _describe(self, name: str) -> Segment:
-        path = self.path / name
-        try:
-            size = path.stat().st_size
-            with pa.memory_map(str(path)) as file:
-                about = json.loads(pa.ipc.open_file(file).schema.metadata[_META])
-            return Segment(name, about["rows"], size, about["widest"], about["question"])
-        except (OSError, pa.ArrowException, TypeError, KeyError, ValueError) as error:
-            raise damaged(str(path), error) from error
+            with open(path, "rb") as file:
+                return read_about(file, name, os.fstat(file.fileno()).st_size)
+        except FileNotFoundError:
+            return None
+        except (OSError, *BAD) as error:
+            return unreadable(str(path), error)
 
 
-def write_segment(file: Any, rows: pa.RecordBatch, widest: int, question: str) -> None:
-    about = {"rows": len(rows), "widest": widest, "question": question}
-    schema = rows.schema.with_metadata({_META: json.dumps(about)})
-    with pa.ipc.new_file(file, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(rows.columns, schema=schema))
-
-
-def read_segment(source: Any) -> pa.RecordBatch:
-    batch = pa.ipc.open_file(source).get_batch(0)
-    batch.validate()
-    return batch
-
-
-def damaged(place: str, error: Exception) -> ShedError:
-    return ShedError(f"the segment {place} cannot be read: {error}; restore it, or move it away")
+def _cannot_write(path: Path, error: BaseException) -> ShedError:
+    return ShedError(f"{path} cannot be written: {error}; {HINT}")
