@@ -71,10 +71,12 @@ class Run:
         assert (s.waiting, s.buffered, s.shed_out) == (0, 0, 0)
 
 
-def overloaded(master: Master, target: Path | str, rows: int = 1_500, seed: int = 1, **more):
+def overloaded(
+    master: Master, target: Path | str | ss.Shedding, rows: int = 1_500, seed: int = 1, **more
+):
     """A run with rows out, and the stream it has seen."""
     stream = sales(random.Random(seed), rows, STREAM_KEYS)
-    run = Run(master, ss.Shedding(target), **more)
+    run = Run(master, target if isinstance(target, ss.Shedding) else ss.Shedding(target), **more)
     for batch in stream.combine_chunks().to_batches(max_chunksize=500):
         run.read(run.join.push(batch))
     assert run.join.stats.shed_out > 0

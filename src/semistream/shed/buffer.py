@@ -132,10 +132,14 @@ def trimmed(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
 
 
 def _used_values(column: pa.DictionaryArray) -> pa.DictionaryArray:
-    """The same values in the same order, of the dictionary only those that occur."""
+    """The same values in the same order, of the dictionary only those that occur. A NULL in the
+    dictionary becomes one outside: Arrow does not put dictionaries with NULLs together."""
     indices, values = column.indices, column.dictionary
+    if pa.types.is_nested(values.type) or plain_type(values.type) != values.type:
+        return column
     used = np.unique(indices.drop_null().to_numpy(zero_copy_only=False))
-    if len(used) == len(values) or pa.types.is_nested(values.type):
+    used = used[values.is_valid().to_numpy(zero_copy_only=False)[used]]
+    if len(used) == len(values):
         return column
     chosen = pa.array(used, indices.type)
     found = pc.index_in(indices, chosen, skip_nulls=True).cast(indices.type)

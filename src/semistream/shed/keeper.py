@@ -22,7 +22,7 @@ from .target import Folder, Found
 
 MOST_SEGMENT = 1 << 30  # bytes; joins make segments of some hundred kilobytes
 PAGE_BYTES = 256 << 10  # of descriptions in one page of a list, about
-WAIT = 60.0  # seconds that a delete waits for a segment that is being published
+WAIT = 5.0  # seconds that a delete waits while its segment is being published, then it fails
 
 
 @dataclass(eq=False)

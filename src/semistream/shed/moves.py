@@ -295,7 +295,7 @@ class Moves(Engine):
     def _settle(self) -> None:
         """Segments whose last row is answered are deleted: everything that this iteration put out
         has been taken by the caller."""
-        if self.outside.segments:
+        if self.outside.segments or self.outside.doubtful:
             alive = {chunk.origin for chunk in self.buffer.chunks()}
             alive |= set(np.unique(self._origin[self.backlog.slots()]).tolist())
             self.outside.settle(alive)
