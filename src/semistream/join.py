@@ -138,11 +138,11 @@ class SemiStreamJoin:
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the disk phase, whatever waits. It need not answer all of it:
         `drain` does."""
-        return self._go_on(Engine.step)
+        return self._go_on(lambda engine: engine.step())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Answer everything that waits, and all shed rows."""
-        return self._go_on(Engine.drain)
+        return self._go_on(lambda engine: engine.drain())
 
     def _go_on(
         self, verb: Callable[[Engine], Iterator[pa.RecordBatch]]
