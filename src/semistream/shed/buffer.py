@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..columns import Chunks
-from ..layout import plain_type
 from ..memory import Ledger
 
 I64 = NDArray[np.int64]
@@ -114,33 +112,4 @@ def widths(rows: pa.RecordBatch) -> I64:
 
 def own_copy(rows: pa.RecordBatch) -> pa.RecordBatch:
     every = Chunks.of(rows).gather(np.arange(len(rows), dtype=np.int64))
-    return trimmed(pa.RecordBatch.from_arrays(every, schema=rows.schema))[0]
-
-
-def trimmed(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
-    """The rows without what Arrow would keep and write beside them: the values of other rows in a
-    dictionary, and those that views do not refer to. And how many bytes the copies take."""
-    columns, copied = list(rows.columns), 0
-    for j, column in enumerate(columns):
-        if pa.types.is_dictionary(column.type):
-            columns[j] = _used_values(column)
-        elif column.type != plain_type(column.type):
-            columns[j] = column.cast(plain_type(column.type)).cast(column.type)
-        if columns[j] is not column:
-            copied += columns[j].get_total_buffer_size()
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema), copied
-
-
-def _used_values(column: pa.DictionaryArray) -> pa.DictionaryArray:
-    """The same values in the same order, of the dictionary only those that occur. A NULL in the
-    dictionary becomes one outside: Arrow does not put dictionaries with NULLs together."""
-    indices, values = column.indices, column.dictionary
-    if pa.types.is_nested(values.type) or plain_type(values.type) != values.type:
-        return column
-    used = np.unique(indices.drop_null().to_numpy(zero_copy_only=False))
-    used = used[values.is_valid().to_numpy(zero_copy_only=False)[used]]
-    if len(used) == len(values):
-        return column
-    chosen = pa.array(used, indices.type)
-    found = pc.index_in(indices, chosen, skip_nulls=True).cast(indices.type)
-    return pa.DictionaryArray.from_arrays(found, values.take(chosen), ordered=column.type.ordered)
+    return pa.RecordBatch.from_arrays(every, schema=rows.schema)

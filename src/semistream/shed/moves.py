@@ -19,7 +19,7 @@ from ..front import Front
 from ..memory import Ledger
 from ..plan import INTAKE_BYTES
 from ..question import Question
-from .buffer import StreamBuffer, fitting, trimmed, widths
+from .buffer import StreamBuffer, fitting, widths
 from .outside import Outside
 from .policy import Popularity, Shedding, chooser
 from .segment import Gone, Unreadable, asked, check_question, unreadable
@@ -231,8 +231,7 @@ class Moves(Engine):
     def _put(self, rows: pa.RecordBatch, allocated: int) -> None:
         """One segment. The copy that it is written from has the output's place in the budget."""
         self.pick_up()  # before anything is put beside what is there
-        rows, copied = trimmed(rows)
-        self.ledger.set("shed", self._fixed + allocated + copied)
+        self.ledger.set("shed", self._fixed + allocated)
         try:
             self.outside.put(rows)
         finally:
