@@ -8,23 +8,25 @@ import signal
 import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
 import pyarrow as pa
 import pytest
 from sample_data import sales
-from shed_data import STREAM_KEYS, TABLE, Run, masters, overloaded, pread
+from shed_data import MEMORY, SHEDS, STREAM_KEYS, TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
+from semistream.sealed import unseal
 from semistream.shed.keeper import Keeper
 from semistream.shed.remote import Remote, tcp_address
 from semistream.shed.segment import Doubtful, Packed, new_name
 from semistream.shed.state import SavedShed, load_shed, restore_shed
 from semistream.shed.target import Folder
-from semistream.testing import assert_same_rows, oracle
+from semistream.testing import assert_same_rows, check_faults, oracle
 
 __all__ = ["masters", "pread"]  # fixtures
 
@@ -123,6 +125,87 @@ def test_drain_does_not_end_in_doubt(pread, tmp_path, monkeypatch) -> None:
         assert not receiver.segments()
     every = pa.concat_tables([stream, more])
     assert_same_rows(run.out, oracle(every, TABLE, "id", "left"))
+
+
+# --- whatever fails -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", SHEDS)
+def test_every_point_fails_once(algorithm, pread, tmp_path) -> None:
+    """Memory is refused, a page cannot be read, the disk is full in the middle of a segment."""
+    stream = sales(random.Random(1), 900, STREAM_KEYS)
+    shed = ss.Shedding(tmp_path)  # every run leaves it empty
+
+    def make() -> ss.SemiStreamJoin:
+        memory = MEMORY["pread"]
+        return ss.SemiStreamJoin(pread, "id", "left", None, algorithm, memory, shed=shed)
+
+    expected = oracle(stream, TABLE, "id", "left")
+    assert check_faults(make, stream, expected, most=25) > 200
+    assert not list(tmp_path.iterdir())
+
+
+class Flaky(Folder):
+    """Fails now and then, before or after the work was done."""
+
+    def __init__(self, path: Path, rng: random.Random) -> None:
+        super().__init__(path)
+        self.rng, self.failures = rng, Counter()
+
+    def _fails(self, when: str, kind: type[ss.ShedError] = ss.ShedError) -> None:
+        if self.rng.random() < 0.1:
+            self.failures[when] += 1
+            raise kind(f"injected {when}")
+
+    def put(self, name, rows, question):
+        self._fails("before put")
+        self._fails("perhaps put", Doubtful)
+        size = super().put(name, rows, question)
+        self._fails("after put", Doubtful)
+        return size
+
+    def get(self, name, size=None):
+        self._fails("get")
+        return super().get(name, size)
+
+    def delete(self, names):
+        self._fails("before delete")
+        super().delete(names)
+        self._fails("after delete")
+
+    def look(self):
+        self._fails("look")
+        return super().look()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("algorithm", SHEDS)
+def test_a_target_that_fails_now_and_then(algorithm, seed, pread, tmp_path, monkeypatch) -> None:
+    rng = random.Random(seed)
+    target = Flaky(tmp_path, rng)
+    monkeypatch.setattr("semistream.join.shed_target", lambda *_: target)
+    stream = sales(rng, 6_000, STREAM_KEYS)
+    run = Run(pread, ss.Shedding(tmp_path), algorithm=algorithm)
+    moved = 0
+    for batch in stream.combine_chunks().to_batches(max_chunksize=600):
+        with suppress(ss.ShedError):
+            run.read(run.join.push(batch))
+        for _ in range(rng.choice([0, 0, 2])):
+            with suppress(ss.ShedError):
+                run.read(run.join.step())
+        run.check()
+        if rng.random() < 0.3:
+            fresh = Run(pread, ss.Shedding(tmp_path), algorithm=algorithm).join
+            with suppress(ss.ShedError):
+                fresh.restore(run.join.snapshot())
+                run.join.close()
+                run.join, moved = fresh, moved + 1
+                run.check()
+    drained(run)
+    assert moved
+    assert len(target.failures) > 4, target.failures
+    assert not list(tmp_path.iterdir())
+    assert_same_rows(run.out, oracle(stream, TABLE, "id", "left"))
 
 
 # --- receivers that die ---------------------------------------------------------------------------
@@ -228,21 +311,43 @@ def test_a_join_is_restored_only_when_all_of_it_can_be(pread, tmp_path) -> None:
     assert_same_rows(fresh.out, oracle(stream, TABLE, "id", "left"))
 
 
-def test_a_snapshot_that_does_not_fit_leaves_everything_out(pread, tmp_path) -> None:
+def larger(run: Run, times: int) -> SavedShed:
+    """What it has shed and buffered, as if the buffer held so many times the rows."""
+    _, saved = load_shed(unseal("snapshot", run.join.snapshot()))
+    state = {**saved.state, "origin": [], "buffer": saved.state["buffer"] * times}
+    assert any(taken for _, taken in state["segments"].values())
+    return SavedShed(saved.rows * times, state)
+
+
+def test_a_snapshot_with_more_rows_than_the_buffer_takes(pread, tmp_path, monkeypatch) -> None:
+    """The newest go out; if that fails nothing has happened."""
     run, stream = overloaded(pread, tmp_path)
     while not run.join.stats.reloaded:
         run.read(run.join.step())
-    _, saved = load_shed(run.join.snapshot())
-    state = {**saved.state, "origin": [], "buffer": saved.state["buffer"] * 99}
-    assert any(taken for _, taken in state["segments"].values())
-    before = sorted(tmp_path.iterdir())
-    fresh = Run(pread, ss.Shedding(tmp_path), stream_schema=stream.schema)
-    with pytest.raises(ss.BudgetError, match=r"buffered rows do not fit.*give memory="):
-        restore_shed(fresh.join._engine, SavedShed(saved.rows * 99, state))
-    s = fresh.join.stats
+    saved, before = larger(run, 20), sorted(tmp_path.iterdir())
     there = sum(segment.rows for segment in Folder(tmp_path).look().segments)
+    fresh = Run(pread, ss.Shedding(tmp_path), stream_schema=stream.schema)
+    real, calls = Folder.put, []
+
+    def full(*words):
+        calls.append(words)
+        if len(calls) > 2:
+            raise ss.ShedError("injected")
+        return real(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "put", full)
+        with pytest.raises(ss.ShedError, match="injected"):
+            restore_shed(fresh.join._engine, saved)
+    s = fresh.join.stats
     assert (s.rows_in, s.shed, s.shed_out, s.buffered) == (there, there, there, 0)
     assert sorted(tmp_path.iterdir()) == before
+    restore_shed(fresh.join._engine, saved)
+    fresh.check()
+    s = fresh.join.stats
+    assert s.buffered + s.shed_out > 20 * run.join.stats.buffered
+    assert len(list(tmp_path.iterdir())) > len(before)
+    fresh.finish()
 
 
 # --- the keeper -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..columns import Chunks
+from ..failures import RECOVERABLE
 from ..memory import Ledger
 
 I64 = NDArray[np.int64]
@@ -51,28 +52,38 @@ class StreamBuffer:
         return int(0.9 * self.limit / max(1.0, mean))
 
     def add(self, rows: pa.RecordBatch, origin: int = 0) -> int:
-        """Copy as many of the first rows as there is room for; returns how many."""
+        """Copy as many of the first rows as there is room for; returns how many. If it fails,
+        nothing was copied."""
         done = 0
         while done < len(rows):
-            rest = rows.slice(done)
-            part = fitting(rest, min(self.limit // PARTS, self.limit - self.bytes - CHUNK_BYTES))
-            if not self._append(own_copy(rest.slice(0, max(1, part))), origin):
+            try:
+                n = self._add_some(rows.slice(done), origin)
+            except RECOVERABLE:
+                if done == 0:
+                    raise
+                break  # those that were copied are here: the caller must know
+            if n == 0:
                 break
-            done += max(1, part)
+            done += n
         return done
+
+    def _add_some(self, rows: pa.RecordBatch, origin: int) -> int:
+        part = fitting(rows, min(self.limit // PARTS, self.limit - self.bytes - CHUNK_BYTES))
+        own = own_copy(rows.slice(0, max(1, part)))
+        return len(own) if self._append(own, origin) else 0
 
     def _append(self, rows: pa.RecordBatch, origin: int) -> bool:
         size = rows.get_total_buffer_size() + CHUNK_BYTES
         if self.bytes + size > self.limit:
             return False
+        self._count(size, len(rows))  # before it is here: this may be refused
         self._chunks.append(_Chunk(rows, origin, size))
-        self._count(size, len(rows))
         return True
 
     def _count(self, size: int, rows: int) -> None:
+        self._ledger.set("stream", self.bytes + size)
         self.bytes += size
         self.rows += rows
-        self._ledger.set("stream", self.bytes)
 
     def pop(self, n: int) -> pa.RecordBatch:
         """The first n rows of the first chunk."""

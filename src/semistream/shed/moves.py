@@ -228,6 +228,13 @@ class Moves(Engine):
         if keep == 0:
             self.input.clear()  # empty batches
 
+    def put_out(self, rows: pa.RecordBatch) -> None:
+        """These go out, by segments."""
+        while len(rows):
+            n = max(1, fitting(rows, self._segment_bytes()))
+            self._put(rows.slice(0, n), 0)
+            rows = rows.slice(n)
+
     def _put(self, rows: pa.RecordBatch, allocated: int) -> None:
         """One segment. The copy that it is written from has the output's place in the budget."""
         self.pick_up()  # before anything is put beside what is there

@@ -101,8 +101,11 @@ class Outside:
         if out.taken == out.segment.rows:
             self._back.add(number)
 
-    def take_back(self) -> None:
-        """All rows are out: none came back after all."""
+    def take_back(self, kept: set[int]) -> None:
+        """None of the rows came back after all, and only the segments in `kept` were put."""
+        for number in self.segments.keys() - kept:
+            self.doubtful.add(self.segments[number].segment.name)
+            self.forget(number)
         for out in self.segments.values():
             self.rows += out.taken
             out.taken = 0

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import BudgetError, StateError
+from ..errors import StateError
 from ..output import Counters
 from ..sealed import seal, split_sealed, unseal
 from .engine import SheddingEngine
@@ -64,23 +64,31 @@ def load_shed(snapshot: pa.Buffer) -> tuple[pa.Buffer, SavedShed]:
 def restore_shed(engine: SheddingEngine, saved: SavedShed) -> None:
     """Segments that the snapshot knows go on where they were; of those that came since, all rows
     are to be answered; those that are gone were answered by the join that went on."""
+    before = set(engine.outside.segments)
     try:
+        before |= _pick_up(engine, saved)
         _restore(engine, saved)
     except BaseException:  # a part of the rows is worse than none: nothing has happened
-        engine.outside.take_back()
+        engine.outside.take_back(before)
         vars(engine.counters).update(vars(Counters()))
         engine.reset()
         engine.counters.shed = engine.shed_out
         raise
 
 
-def _restore(engine: SheddingEngine, saved: SavedShed) -> None:
+def _pick_up(engine: SheddingEngine, saved: SavedShed) -> set[int]:
+    """Find what is out, but for what was perhaps stored; returns our numbers."""
     outside = engine.outside
     outside.doubtful |= set(saved.state["doubtful"])
     for name, number in outside.names().items():
         if name in outside.doubtful:
             outside.forget(number)
     engine.pick_up()
+    return set(outside.segments)
+
+
+def _restore(engine: SheddingEngine, saved: SavedShed) -> None:
+    outside = engine.outside
     here = outside.names()
     numbers = {0: 0}
     for old, (name, taken) in saved.state["segments"].items():
@@ -91,14 +99,8 @@ def _restore(engine: SheddingEngine, saved: SavedShed) -> None:
     engine.admitted(slots, [numbers.get(n, 0) for n in saved.state["origin"]])
     for batch, origin in zip(saved.rows, saved.state["buffer"], strict=True):
         rows = pa.RecordBatch.from_arrays(batch.columns, schema=engine.schema)
-        if engine.buffer.add(rows, numbers.get(origin, 0)) < len(rows):
-            size = sum(b.nbytes for b in saved.rows)
-            least = engine.question.budget + 4 * size
-            raise BudgetError(
-                f"the snapshot's {sum(map(len, saved.rows))} buffered rows do not fit into this "
-                f"join's budget; give memory={least}",
-                least,
-            )
+        n = engine.buffer.add(rows, numbers.get(origin, 0))
+        engine.put_out(rows.slice(n))  # of a larger buffer, or planned for wider rows
     counters = engine.counters
     answered = counters.rows_matched + counters.rows_unmatched
     counters.rows_in = answered + engine.waiting + engine.buffered + engine.shed_out
