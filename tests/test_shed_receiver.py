@@ -414,6 +414,7 @@ def test_strangers_have_little_time(tmp_path, monkeypatch) -> None:
                     heard += piece
                 assert b"timed out" in heard
                 assert sent < 20
+        monkeypatch.undo()
         assert works(there, TOKEN)
 
 
@@ -425,6 +426,7 @@ def test_a_slow_body_has_its_time_and_no_more(tmp_path, monkeypatch) -> None:
             assert channel.receive()["ok"]
             assert "timed out" in channel.receive()["error"]
         assert not list(tmp_path.iterdir())
+        monkeypatch.undo()
         assert works(there)
 
 
