@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from ..backlog import Backlog
 from ..errors import SpecError
-from .receiver import check_token
 from .remote import open_target, tcp_address
 from .target import Target
+from .wire import check_token
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -21,22 +21,11 @@ from ..memory import parse_bytes
 from .keeper import Keeper
 from .remote import tcp_place
 from .segment import Doubtful, Gone, Segment, Unreadable, unreadable
-from .wire import Channel, WireError, turn_away
+from .wire import Channel, WireError, check_token, turn_away
 
 MOST_CONNECTIONS = 32  # a join uses one at a time
 HELLO = 10.0  # seconds until a stranger has shown the token and asked for something
 SILENCE = 30.0  # that any later step may take, besides the time for a body
-LEAST_TOKEN = 16  # characters
-
-
-def check_token(token: object) -> None:
-    """The token itself is never shown."""
-    if token is None or (isinstance(token, str) and len(token) >= LEAST_TOKEN):
-        return
-    raise SpecError(
-        f"token=: give a text of at least {LEAST_TOKEN} characters, such as "
-        "secrets.token_urlsafe() makes, the same for the join and the receiver"
-    )
 
 
 class ShedReceiver:

@@ -28,6 +28,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from ..errors import SpecError
+
 _MAGIC = b"sshed\x00\x00\x02"
 _NONCE = 16
 _GREETING = struct.Struct(f">8sB{_NONCE}s")
@@ -38,11 +40,22 @@ MOST_REQUEST = 8 << 10  # bytes of a frame from a join, also of one that has not
 MOST_ANSWER = 8 << 20  # from a receiver: a page of a list with at least one segment
 SLOWEST = 256 << 10  # bytes per second; a body may take as long as it takes at this pace
 PIECE = 64 << 10
+LEAST_TOKEN = 16  # characters
 
 
 class WireError(Exception):
     """The connection broke, or the other side does not keep to the protocol or has another token.
     Not an OSError, so that nobody takes it for one of a file."""
+
+
+def check_token(token: object) -> None:
+    """The token itself is never shown."""
+    if token is None or (isinstance(token, str) and len(token) >= LEAST_TOKEN):
+        return
+    raise SpecError(
+        f"token=: give a text of at least {LEAST_TOKEN} characters, such as "
+        "secrets.token_urlsafe() makes, the same for the join and the receiver"
+    )
 
 
 class Channel:
