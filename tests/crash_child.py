@@ -62,7 +62,7 @@ class Deaths:
 
     def lose(self) -> None:
         for path in self.unsynced:
-            if os.path.exists(path):
+            if os.path.isfile(path):
                 os.truncate(path, os.path.getsize(path) // 2)
         for name in [n for names in self.names.values() for n in names]:
             if os.path.isfile(name):
@@ -110,7 +110,7 @@ def dying_files(deaths: Deaths) -> Callable:
             return OPEN(path, mode, *more, **named)
         deaths.step()
         deaths.named(path)
-        return Dying(path, mode)
+        return Dying(path, mode.replace("b", ""), opener=named.get("opener"))
 
     return open_
 
@@ -288,9 +288,14 @@ def check(path: Path, before: list[dict] | None, after: list[dict], versions: li
 
 
 def check_clean(path: Path) -> None:
-    """Nothing that no manifest names: no draft, no lock, no empty folder of a sort."""
+    """Nothing that no manifest names: no draft, no lock, no file of a sort. The newest version is
+    noted, and no other."""
     manifests = sorted((path / "manifests").iterdir())
     assert all(p.suffix == ".json" for p in manifests), manifests
+    (noted,) = (path / "newest").iterdir()
+    newest = json.loads(manifests[-1].read_bytes())
+    assert noted.name == f"{newest['version']:08d}.{newest['id']}"
+    assert list((path / "writers").iterdir()) == []
     bodies = [json.loads(p.read_bytes()) for p in manifests if p.stat().st_size > 8]
     named = set()
     for run in [run for body in bodies for run in body["runs"]]:

@@ -41,7 +41,7 @@ class MasterError(SemiStreamError):
 
 
 class StoreError(MasterError):
-    """A store is missing, exists already, or is of another format version."""
+    """A store is missing, exists already, is of another format version, or cannot be written."""
 
 
 class ConflictError(StoreError):

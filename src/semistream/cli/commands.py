@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import SpecError
 from ..join import SemiStreamJoin
 from ..master import Master, open_master
-from ..master.store.format import versions
+from ..master.store.format import is_store
 from ..master.store.place import LocalPlace
 from ..memory import show_bytes
 from ..packing import package as write_package
@@ -187,6 +187,6 @@ def place(text: str) -> Path | str:
 
 def open_named(path: Path | str, key: str | None, on: list[str]) -> Master:
     """A store knows its key; for others it is what --key says, or the columns of --on."""
-    if isinstance(path, Path) and versions(LocalPlace(path)):
+    if isinstance(path, Path) and is_store(LocalPlace(path)):
         return open_master(path, names(key) if key else None)
     return open_master(path, names(key) if key else on)

@@ -17,7 +17,7 @@ from .parquet.master import ParquetMaster
 from .sql.master import SqlMaster
 from .sql.spec import sql_spec
 from .sql.url import is_database
-from .store.format import versions
+from .store.format import is_store
 from .store.place import place_at
 from .store.store import Store
 
@@ -93,7 +93,7 @@ def _open(
             f"a master is a path, a pyarrow Table or a Store, not {type(source).__name__}"
         )
     place = place_at(source, storage_options)
-    if versions(place):
+    if is_store(place):
         return _check_key(Store.open(place, version), key)
     files = open_files(source, storage_options)
     if is_delta(files):
@@ -113,7 +113,9 @@ def from_locator(locator: dict[str, Any]) -> Master:
     if kind == "store":
         place = place_at(locator["path"], locator.get("options"))
         store = Store.open(place, locator["version"], io=locator["io"])
-        if store.manifest.store != locator["store"]:
+        version, published = locator.get("published", (None, None))
+        other = store.version == version and store.manifest.id != published
+        if store.manifest.store != locator["store"] or other:
             raise MasterError(f"{store.place} was rebuilt since the query began; start it again")
         return store
     if kind == "delta":

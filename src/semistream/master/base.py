@@ -206,7 +206,8 @@ class Master(ABC):
         return NOTHING
 
     def identity(self) -> str | None:
-        """What all versions of it share, and another master that takes its place does not."""
+        """What tells this version of it from any other, and from what may take its place under the
+        same number; None: nothing is known."""
         return None
 
     def newest(self) -> Master:

@@ -1,4 +1,4 @@
-"""Changes of a store: append, upsert, delete, compact. Each publishes a new version.
+"""Changes of a store: append, upsert, delete, compact, restore. Each publishes a new version.
 
     append     rows are added to those that their keys have
     upsert     rows replace all that their keys had
@@ -25,6 +25,7 @@ from ...errors import ConflictError, SpecError, StoreError
 from ..base import not_among
 from ..finding import find_rows
 from . import format as fmt
+from .expire import keep_as_told
 from .merge import merge, merge_from, no_rows
 from .place import DATA, Place
 from .read import StorePages
@@ -187,19 +188,18 @@ def _add_sorted(writer: PartWriter, codes: list[I64], rows: list[pa.RecordBatch]
 
 def check_latest(store: StorePages) -> None:
     """A change of an old version would be refused in the end: say so at once."""
-    if not fmt.versions(store.place):
+    newest = fmt.newest_manifest(store.place)
+    if newest is None:
         raise StoreError(f"{store.place} has been deleted: it has no manifest; make a new store")
-    if not is_latest(store):
+    if newest.id != store.manifest.id:
         raise fmt.conflict(store.place, store.manifest.version + 1)
 
 
 def is_latest(store: StorePages) -> bool:
-    """Whether there is no newer version, and no other store that was built in its place."""
-    known, mine = fmt.versions(store.place), store.manifest
-    if not known or known[-1] != mine.version:
-        return not known
-    there = fmt.manifest_if_there(store.place, mine.version)
-    return there is not None and there.store == mine.store
+    """Whether there is no newer version, nor another one that was put in its place: a store built
+    anew, or one that was set back and changed in another way."""
+    newest = fmt.newest_manifest(store.place)
+    return newest is None or newest.id == store.manifest.id
 
 
 def publish_change(
@@ -224,13 +224,14 @@ def publish_change(
     )
     first = merge_from(manifest.runs, merge_bytes)
     if first < len(manifest.runs) - 1:
-        merged = _merge(store, manifest, first)
-        for run in new:
-            discard(store.place, run)
+        try:
+            merged = _merge(store, manifest, first)
+        finally:
+            for run in new:
+                discard(store.place, run)
         new = [merged]
         manifest = replace(manifest, runs=[*manifest.runs[:first], merged])
-    publish(store.place, manifest, new)
-    return manifest
+    return publish(store.place, manifest, new)
 
 
 def _merge(
@@ -245,31 +246,57 @@ def _merge(
         raise
 
 
-def publish(place: Place, manifest: fmt.Manifest, new: list[fmt.Run]) -> None:
-    """Publish; where someone else was first, the new runs go."""
+def publish(place: Place, manifest: fmt.Manifest, new: list[fmt.Run]) -> fmt.Manifest:
+    """Publish, and let versions go that the store does not keep; where someone else was first, the
+    new runs go. Returns the manifest as it was published. The caller is known as a writer."""
     try:
-        fmt.publish(place, manifest)
+        published = fmt.publish(place, manifest)
     except ConflictError:
         for run in new:
             discard(place, run)
         raise
+    keep_as_told(place, published)
+    return published
 
 
 def compact(store: StorePages, progress: Progress | None = None) -> fmt.Manifest | None:
     """Bring all runs together into a new base; None where there is only a base."""
     check_latest(store)
-    if len(store.manifest.runs) == 1:
+    before = store.manifest
+    if len(before.runs) == 1:
         return None
-    base = _merge(store, store.manifest, 0, progress)
+    base = _merge(store, before, 0, progress)
     manifest = replace(
-        store.manifest,
-        version=store.manifest.version + 1,
-        runs=[base],
-        created=int(time.time()),
+        before, version=before.version + 1, runs=[base], created=int(time.time()),
         operation="compact",
+    )  # fmt: skip
+    return publish(store.place, manifest, [base])
+
+
+def restore(store: StorePages, progress: Progress | None = None) -> fmt.Manifest | None:
+    """Publish what an old version holds as the newest one; None where it is that. Its rows are
+    written anew, since its own files may expire at any time."""
+    before, highest = store.manifest, fmt.highest(store.place)
+    if highest == before.version and is_latest(store):
+        return None
+    base = merge(store, before, 0, progress)
+    manifest = replace(
+        before, version=highest + 1, runs=[base], created=int(time.time()), operation="restore"
     )
-    publish(store.place, manifest, [base])
-    return manifest
+    return publish(store.place, manifest, [base])
+
+
+def retain(store: StorePages, keep: fmt.Keep | None) -> fmt.Manifest | None:
+    """Publish the same rows with another rule about which versions stay; None: it is the rule."""
+    check_latest(store)
+    if keep == store.manifest.keep:
+        keep_as_told(store.place, store.manifest)
+        return None
+    before, now = store.manifest, int(time.time())
+    manifest = replace(
+        before, version=before.version + 1, created=now, operation="retain", keep=keep
+    )
+    return publish(store.place, manifest, [])
 
 
 def discard(place: Place, run: fmt.Run) -> None:

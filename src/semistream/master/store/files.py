@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
@@ -15,6 +17,32 @@ import pyarrow as pa
 from ...errors import DamagedError, SpecError, StoreError
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]"
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space, and try again",
+    errno.EDQUOT: "free some space, or ask for more, and try again",
+    errno.EFBIG: "allow larger files (ulimit -f), and try again",
+    errno.EACCES: "ask for the right to write there, and try again",
+    errno.EPERM: "ask for the right to write there, and try again",
+    errno.EROFS: "mount it for writing, and try again",
+}
+
+
+@contextmanager
+def not_written(path: str | os.PathLike[str]) -> Iterator[None]:
+    """What the system says when a file cannot be written becomes an error of ours. That a name is
+    taken is for the caller to judge."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "see what is wrong with it, and try again")
+        raise StoreError(
+            f"{os.fspath(path)} cannot be written: {error.strerror or error}; nothing was changed: "
+            f"{remedy}"
+        ) from error
 
 
 class StoreFile:
@@ -34,7 +62,11 @@ class StoreFile:
             raise DamagedError(f"{path} has {found} bytes instead of {size}; restore the file")
         self._map: mmap.mmap | None = None
         if io == "map":
-            self._map = mmap.mmap(self._handle, size, prot=mmap.PROT_READ)
+            try:
+                self._map = mmap.mmap(self._handle, size, prot=mmap.PROT_READ)
+            except (OSError, ValueError) as error:  # no memory for it, a folder, no bytes at all
+                self.close()
+                raise StoreError(f'{path} cannot be mapped: {error}; use io="pread"') from error
             self.buffer = pa.py_buffer(self._map)
             self.address = self.buffer.address
 

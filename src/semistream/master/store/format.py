@@ -2,9 +2,11 @@
 
     products/
       manifests/00000001.json    version 1: schema, key, runs; ends with its own checksum
+      newest/00000001.ID         the newest version is 1, and its manifest has this id
       data/RUN-00000.arrow       a shard: Arrow IPC file, every record batch is a page
       data/RUN.index             Arrow IPC file: one row per page of the run
       data/RUN.claims            Arrow IPC file: one row per code that the run has the last word on
+      writers/WRITER.lock        someone is at work, or died (writers.py)
 
 The first run of a version is its base; later ones are changes. The newest run that claims a code
 has all rows of it, however many runs are older. docs/store-format.md describes every field. A
@@ -13,142 +15,207 @@ manifest is created only if it is absent: that is the commit. Nothing is ever ch
 
 from __future__ import annotations
 
-import base64
-import json
-import os
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import re
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-import google_crc32c
 import pyarrow as pa
 
 from ...errors import ConflictError, DamagedError, StoreError
-from ...keys import HASH
-from .place import MANIFESTS, Place
+from .files import not_written
+from .manifest import (
+    CODE_COLUMN,
+    FORMAT_VERSION,
+    Keep,
+    Manifest,
+    Run,
+    Shard,
+    crc,
+    from_json,
+)
+from .place import MANIFESTS, NEWEST, FileInfo, Place
 
-FORMAT = "semistream-store"
-FORMAT_VERSION = 2
-READABLE = (1, 2)  # format 1 had one run, and no claims
-KINDS = ("base", "append", "upsert", "delete", "merged")
+__all__ = [
+    "CLAIMS",
+    "CODE_COLUMN",
+    "EXPIRED",
+    "FORMAT_VERSION",
+    "INDEX_FIELDS",
+    "Keep",
+    "Manifest",
+    "Run",
+    "Shard",
+    "conflict",
+    "crc",
+    "highest",
+    "index_schema",
+    "is_store",
+    "manifest_if_there",
+    "manifest_name",
+    "newest",
+    "newest_manifest",
+    "note",
+    "noted_version",
+    "number_of",
+    "publish",
+    "read_manifest",
+    "versions",
+]
 EXPIRED = b"expired\n"  # what is left of the manifest of a version that has
-CODE_COLUMN = "__semistream_code"
+_MANIFEST = re.compile(r"([0-9]{8,18})\.json", re.ASCII)
+_NEWEST = re.compile(r"([0-9]{8,18})\.([0-9a-f]{1,32})", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Shard:
-    name: str
-    bytes: int
-    frame_crc: int  # of everything in the file that is not a page
-
-
-@dataclass(frozen=True)
-class Run:
-    """Pages written together. A base holds rows; other kinds have the last word on codes."""
-
-    kind: str
-    id: str
-    rows: int
-    pages: int
-    null_pages: int  # pages at the end whose rows have a NULL key
-    unique: bool
-    max_page_bytes: int
-    page_bytes: int
-    index_bytes: int
-    index_crc: int
-    shards: list[Shard] = field(default_factory=list)
-    claims: int = 0  # codes, those without rows included
-    claims_bytes: int = 0
-    claims_crc: int = 0
-
-    @property
-    def files(self) -> list[str]:
-        """Names in the data folder."""
-        claims = [] if self.kind == "base" else [f"{self.id}.claims"]
-        return [f"{self.id}.index", *claims, *(shard.name for shard in self.shards)]
-
-
-@dataclass(frozen=True)
-class Manifest:
-    version: int
-    schema: pa.Schema
-    key: list[str]
-    code: str  # "value": the key column itself; "column": the extra code column
-    hash: str | None  # how codes are made; None where the code is the key's value
-    runs: list[Run]
-    rows: int  # that can be seen
-    created: int = 0  # seconds since 1970
-    operation: str = "create"
-    writers: dict[str, int] = field(default_factory=dict)  # the last batch of each streaming writer
-    page_bytes: int = 64 << 10  # what writers aim at
-    store: str = ""  # the same for all versions of a store, another one if it is built anew
-
-    def to_json(self) -> bytes:
-        body: dict[str, Any] = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "version": self.version,
-            "store": self.store,
-            "created": self.created,
-            "operation": self.operation,
-            "rows": self.rows,
-            "page_bytes": self.page_bytes,
-            "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
-            "columns": [f"{f.name}: {f.type}" for f in self.schema],
-            "key": self.key,
-            "code": self.code,
-            "hash": self.hash,
-            "runs": [asdict(run) for run in self.runs],
-            "writers": self.writers,
-        }
-        body["crc32c"] = _json_crc(body)
-        return json.dumps(body, indent=1).encode()
-
-
-def _json_crc(body: dict[str, Any]) -> int:
-    plain = {k: v for k, v in body.items() if k != "crc32c"}
-    return crc(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
-
-
-def crc(data: bytes | pa.Buffer) -> int:
-    return int(google_crc32c.value(data))
-
-
-# --- manifests -----------------------------------------------------------------------------------
+# --- which versions there are ---------------------------------------------------------------------
 
 
 def manifest_name(version: int) -> str:
     return f"{MANIFESTS}/{version:08d}.json"
 
 
+def number_of(file: FileInfo) -> int | None:
+    """The version whose manifest a file in the folder of manifests is; None: it is no manifest."""
+    match = _MANIFEST.fullmatch(file.name)
+    if match is None or manifest_name(int(match[1])) != f"{MANIFESTS}/{file.name}":
+        return None
+    return int(match[1])
+
+
 def versions(place: Place) -> list[int]:
     """Published versions that have not expired, ascending. An expired one is told by its size, for
     which a manifest is far too short; the latest does not expire, whatever its size."""
-    files = {file.name[:-5]: file for file in place.list(MANIFESTS) if file.name.endswith(".json")}
-    numbers = sorted((int(stem), file.bytes) for stem, file in files.items() if stem.isdigit())
+    found = {number_of(file): file.bytes for file in place.list(MANIFESTS)}
+    numbers = sorted((n, size) for n, size in found.items() if n is not None)
     return [n for n, size in numbers if size != len(EXPIRED) or n == numbers[-1][0]]
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """A second witness of the newest version: a file whose name says all. It is made after the
+    manifest, so it never speaks of a version that was not published; and whoever looks for the
+    newest version need not list all of them."""
+
+    version: int = 0
+    id: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{NEWEST}/{self.version:08d}.{self.id}"
+
+
+def _noted(place: Place) -> _Noted:
+    matches = [_NEWEST.fullmatch(file.name) for file in place.list(NEWEST)]
+    return max((_Noted(int(m[1]), m[2]) for m in matches if m), key=_order, default=_Noted())
+
+
+def _order(noted: _Noted) -> tuple[int, str]:
+    return noted.version, noted.id
+
+
+def noted_version(place: Place) -> int:
+    return _noted(place).version
+
+
+def note(place: Place, manifest: Manifest) -> None:
+    """Write down that this version is the newest. It is published already: what fails here leaves
+    the store as sound as a writer that dies now would, and the next one notes its own version."""
+    mine = _Noted(manifest.version, manifest.id)
+    with suppress(OSError, StoreError):
+        place.mark(mine.name)
+        for file in place.list(NEWEST):
+            match = _NEWEST.fullmatch(file.name)
+            if match and int(match[1]) < manifest.version:
+                place.remove(f"{NEWEST}/{file.name}")
+
+
+def highest(place: Place) -> int:
+    """The highest number that a version ever had, as far as it can be known; 0: no store. Its
+    manifest may be gone."""
+    return _highest(place, _noted(place))
+
+
+def _highest(place: Place, noted: _Noted) -> int:
+    """From the noted version on, numbers follow each other without a gap: names of versions that
+    expire are only given up below it."""
+    number = noted.version
+    if number == 0 or place.size(manifest_name(number)) is None:
+        number = max([number, *versions(place)])
+    while place.size(manifest_name(number + 1)) is not None:
+        number += 1
+    return number
+
+
+def newest(place: Place) -> int:
+    """The number of the newest version; 0 where there is no store. DamagedError: its manifest was
+    published, and is not there any more; what is older must not pass for it."""
+    number = highest(place)
+    while number:
+        size = place.size(manifest_name(number))
+        if size is not None and size >= 0:
+            break
+        before, number = number, highest(place)
+        if number == before:  # else it was replaced meanwhile, and expired at once
+            raise _missing(place, number, size is None)
+    return number
+
+
+def _missing(place: Place, number: int, gone: bool) -> DamagedError:
+    older = [n for n in versions(place) if n < number]
+    other = (
+        f"; or go on from an older one: Store.open(path, {older[-1]}).restore()" if older else ""
+    )
+    what = "is missing, and version" if gone else "is not a file, and version"
+    return DamagedError(
+        f"{place}/{manifest_name(number)} {what} {number} was published: restore the file{other}"
+    )
+
+
+def is_store(place: Place) -> bool:
+    """Whether there is a store, be it one that is damaged."""
+    return highest(place) > 0
+
+
+def newest_manifest(place: Place) -> Manifest | None:
+    """The newest version; None where there is no store."""
+    while True:
+        noted = _noted(place)
+        number = newest(place)
+        if number == 0:
+            return None
+        try:
+            manifest = read_manifest(place, number)
+        except StoreError:
+            if highest(place) == number:
+                raise
+            continue  # it was replaced meanwhile, and expired at once
+        if noted.version == number and noted.id != manifest.id:
+            raise DamagedError(
+                f"{place}/{manifest_name(number)} is not the manifest that was published as "
+                f"version {number}: its id is {manifest.id}, not {noted.id}; restore the file"
+            )
+        return manifest
+
+
+# --- reading and publishing -----------------------------------------------------------------------
 
 
 def read_manifest(place: Place, version: int) -> Manifest:
     where = f"{place}/{manifest_name(version)}"
     try:
-        body = json.loads(place.read(manifest_name(version)))
-        if not isinstance(body, dict) or body.get("format") != FORMAT:
-            raise ValueError("not a manifest of a store")
-        if body["format_version"] not in READABLE:
-            raise StoreError(
-                f"{where} has store format {body['format_version']!r}; this release reads formats "
-                f"up to {FORMAT_VERSION}: upgrade semistream, or rebuild the store"
-            )
-        if body["crc32c"] != _json_crc(body):
-            raise ValueError("its checksum does not fit its content")
-        manifest = _manifest(body)
-        if manifest.version != version:
-            raise ValueError(f"it says it is version {manifest.version}")
-        _check_known(where, manifest)
-        return manifest
+        content = place.read(manifest_name(version))
     except FileNotFoundError:
         raise StoreError(f"{where} is not there: no such version of the store") from None
-    except (ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
+    except OSError as error:
+        raise StoreError(f"{where} cannot be read: {error.strerror or error}") from error
+    try:
+        manifest = from_json(where, content)
+        if manifest.version != version:
+            raise ValueError(f"it says it is version {manifest.version}")
+        return manifest
+    except (
+        ValueError, KeyError, TypeError, OSError, OverflowError, RecursionError, pa.ArrowException,
+    ) as error:  # fmt: skip
         raise DamagedError(f"the manifest {where} is damaged: {error}; restore it") from error
 
 
@@ -162,45 +229,30 @@ def manifest_if_there(place: Place, version: int) -> Manifest | None:
         return None
 
 
-def _manifest(body: dict[str, Any]) -> Manifest:
-    runs = [Run(**{**r, "shards": [Shard(**s) for s in r["shards"]]}) for r in body["runs"]]
-    names = [name for run in runs for name in run.files] + [run.id for run in runs]
-    if any(name != os.path.basename(name) or name in ("", ".", "..") for name in names):
-        raise ValueError("a file name in it leaves the store's folder")
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
-    if not body["key"] or not set(body["key"]) <= set(schema.names):
-        raise ValueError(f"its key {body['key']} is not among its columns")
-    rows = body.get("rows", sum(run.rows for run in runs))
-    return Manifest(
-        body["version"], schema, body["key"], body["code"], body["hash"], runs, rows,
-        body.get("created", 0), body.get("operation", "create"), body.get("writers", {}),
-        body.get("page_bytes", 64 << 10), body.get("store", runs[0].id if runs else ""),
-    )  # fmt: skip
-
-
-def _check_known(where: str, manifest: Manifest) -> None:
-    """A newer release may write what this one cannot read: say so rather than misread it."""
-    strange = [f"a run of kind {run.kind!r}" for run in manifest.runs if run.kind not in KINDS]
-    if manifest.code not in ("value", "column"):
-        strange.append(f"code {manifest.code!r}")
-    if manifest.hash not in (None, HASH):
-        strange.append(f"hash {manifest.hash!r}")
-    if [run.kind == "base" for run in manifest.runs] != [True] + [False] * (len(manifest.runs) - 1):
-        strange.append(f"runs {[run.kind for run in manifest.runs]}")
-    if strange:
-        raise StoreError(f"{where} has {', '.join(strange)}, unknown to this release: upgrade it")
-
-
-def publish(place: Place, manifest: Manifest) -> None:
+def publish(place: Place, manifest: Manifest) -> Manifest:
     """Create the manifest if it is absent, all of it or nothing: this is the commit. What others
     published meanwhile may have expired, too: its number is as good as taken, or this version would
-    lie below theirs, unseen."""
-    if max(versions(place), default=0) >= manifest.version:
+    lie below theirs, unseen. Returns it with the id it got."""
+    published = replace(manifest, id=uuid.uuid4().hex)
+    name = manifest_name(manifest.version)
+    if highest(place) != manifest.version - 1:
         raise conflict(place, manifest.version)
     try:
-        place.create(manifest_name(manifest.version), manifest.to_json())
+        with not_written(f"{place}/{name}"):
+            place.create(name, published.to_json())
     except FileExistsError:
         raise conflict(place, manifest.version) from None
+    except StoreError as error:
+        found = manifest_if_there(place, manifest.version)
+        if found is None or found.id != published.id:
+            raise
+        raise StoreError(
+            f"version {manifest.version} of {place} is there and can be read, but it may be gone "
+            f"after a loss of power: {error.__cause__ or error}; do not repeat the change: open "
+            "the store again, and check the disk"
+        ) from error
+    note(place, published)
+    return published
 
 
 def conflict(place: Place, version: int) -> ConflictError:

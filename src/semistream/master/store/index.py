@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...errors import DamagedError
 from ...kernels import claims as k
 from . import format as fmt
+from .bounds import PageCheck, check_claims, check_table, unsound
 from .place import DATA, Place
 
 I64 = NDArray[np.int64]
@@ -55,9 +55,9 @@ class Claims:
 class StoreIndex:
     """Arrays over the pages of a version, as `fmt.INDEX_FIELDS` has them; see there."""
 
-    def __init__(self, place: Place, manifest: fmt.Manifest, width: int) -> None:
+    def __init__(self, place: Place, manifest: fmt.Manifest, width: int, check: PageCheck) -> None:
         runs = manifest.runs
-        self.tables = [_load(place, f"{r.id}.index", r.index_bytes, r.index_crc) for r in runs]
+        self.tables = [_load_index(place, run, width, check) for run in runs]
         keyed = [run.pages - run.null_pages for run in runs]
         self.runs: I64 = np.concatenate([[0], np.cumsum(keyed)]).astype(np.int64)
         self.keyed = int(self.runs[-1])
@@ -100,8 +100,23 @@ class StoreIndex:
         return np.where(pages < self.keyed, run, -1).astype(np.int32)
 
 
+def _load_index(place: Place, run: fmt.Run, width: int, check: PageCheck) -> pa.Table:
+    name = f"{run.id}.index"
+    table = _load(place, name, run.index_bytes, run.index_crc, fmt.index_schema(width), run.pages)
+    column = {field: _values(table[field]) for field in fmt.INDEX_FIELDS}
+    buffers = _values(table["buffers"]).reshape(-1, max(1, width))
+    check.index(f"{place}/{DATA}/{name}", run, column, buffers)
+    return table
+
+
+def _load_claims(place: Place, run: fmt.Run) -> pa.Table:
+    name = f"{run.id}.claims"
+    table = _load(place, name, run.claims_bytes, run.claims_crc, fmt.CLAIMS, run.claims)
+    return check_claims(f"{place}/{DATA}/{name}", table)
+
+
 def _claims(place: Place, runs: list[fmt.Run]) -> Claims:
-    tables = [_load(place, f"{r.id}.claims", r.claims_bytes, r.claims_crc) for r in runs[1:]]
+    tables = [_load_claims(place, run) for run in runs[1:]]
     address = np.array([_address(table["code"]) for table in tables], np.int64)
     rows = np.array([_address(table["rows"]) for table in tables], np.int64)
     count = np.array([table.num_rows for table in tables], np.int64)
@@ -116,17 +131,18 @@ def claimed(place: Place, run: fmt.Run) -> I64:
     """All codes that a run claims, sorted."""
     if not run.claims:
         return np.zeros(0, np.int64)
-    name = f"{run.id}.claims"
-    return _numpy(_load(place, name, run.claims_bytes, run.claims_crc)["code"])
+    return _numpy(_load_claims(place, run)["code"])
 
 
-def _load(place: Place, name: str, size: int, crc: int) -> pa.Table:
-    content = place.load(f"{DATA}/{name}", size)
+def _load(place: Place, name: str, size: int, crc: int, schema: pa.Schema, rows: int) -> pa.Table:
+    where, content = f"{place}/{DATA}/{name}", place.load(f"{DATA}/{name}", size)
     if fmt.crc(content) != crc:
-        raise DamagedError(
-            f"{place}/{DATA}/{name} is damaged: its checksum is wrong; rebuild the store"
-        )
-    return pa.ipc.open_file(content).read_all()
+        raise unsound(where, "its checksum is wrong")
+    try:
+        table = pa.ipc.open_file(content).read_all()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise unsound(where, str(error)) from error
+    return check_table(where, table, schema, rows)
 
 
 def _address(column: pa.ChunkedArray) -> int:

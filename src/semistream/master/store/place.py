@@ -7,6 +7,7 @@ in data files that were written into a local folder.
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from ...errors import SpecError, StoreError
 from ...redact import check_path
 from .files import StoreFile
 
-MANIFESTS, DATA = "manifests", "data"
+MANIFESTS, DATA, NEWEST, WRITERS = "manifests", "data", "newest", "writers"
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,19 @@ class Place(ABC):
         """Files in a folder of the store; none where there is no such folder."""
 
     @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None where there is nothing of that name, -1 where it is no file."""
+
+    @abstractmethod
     def read(self, name: str) -> bytes: ...
 
     @abstractmethod
     def create(self, name: str, content: bytes) -> None:
         """Write a small file, all of it or nothing. FileExistsError where it exists already."""
+
+    @abstractmethod
+    def mark(self, name: str) -> None:
+        """Make an empty file, if there is none, whose name alone says something."""
 
     @abstractmethod
     def load(self, name: str, size: int) -> pa.Buffer:
@@ -109,9 +118,16 @@ class LocalPlace(Place):
             for entry in all_:
                 with suppress(FileNotFoundError):
                     if entry.is_file(follow_symlinks=False):
-                        stat = entry.stat()
-                        found.append(FileInfo(entry.name, stat.st_size, stat.st_mtime))
+                        about = entry.stat()
+                        found.append(FileInfo(entry.name, about.st_size, about.st_mtime))
         return found
+
+    def size(self, name: str) -> int | None:
+        try:
+            found = os.lstat(self.root / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else -1
 
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()
@@ -119,9 +135,7 @@ class LocalPlace(Place):
     def create(self, name: str, content: bytes) -> None:
         """Linked into place when it is on disk: `link` fails where the name is taken."""
         target = self.root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (self.root, self.root.absolute().parent):
-            sync_dir(folder)
+        self._need_folder(target.parent)
         temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
         try:
             with open(temporary, "wb") as file:
@@ -131,6 +145,19 @@ class LocalPlace(Place):
             os.link(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
+        sync_dir(target.parent)
+
+    def _need_folder(self, folder: Path) -> None:
+        """A folder of the store; that it is there is known to be on disk where it was there."""
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            for above in (self.root, self.root.absolute().parent):
+                sync_dir(above)
+
+    def mark(self, name: str) -> None:
+        target = self.root / name
+        self._need_folder(target.parent)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
         sync_dir(target.parent)
 
     def load(self, name: str, size: int) -> pa.Buffer:
@@ -151,21 +178,29 @@ class LocalPlace(Place):
     def replace(self, name: str, content: bytes) -> None:
         target = self.root / name
         temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, target)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
     def prepare(self) -> None:
         try:
             self.data.mkdir(parents=True, exist_ok=True)
+            for folder in (self.root, self.root.absolute().parent):
+                with suppress(FileNotFoundError):  # someone who failed to make a store removed it
+                    sync_dir(folder)
         except OSError as error:
             raise StoreError(f"{self.root} cannot be made a folder: {error.strerror}") from error
 
     def tidy(self) -> None:
         with suppress(OSError):  # a folder that is in use ends it: someone else makes a store here
-            for folder in (self.data, self.root / MANIFESTS, self.root):
+            for name in (DATA, WRITERS, NEWEST, MANIFESTS, ""):
+                folder = self.root / name
                 with suppress(FileNotFoundError):
                     folder.rmdir()
 

@@ -21,13 +21,15 @@ from ...errors import DamagedError
 from ...layout import Layout, layouts
 from ..base import Master, MasterInfo, Pages, Traffic
 from . import format as fmt
+from .bounds import PageCheck, unsound
 from .index import StoreIndex
 from .place import DATA, Place
-from .write import Design
+from .write import design_of
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 IN_FLIGHT = 8
+CHECK_BYTES = 256 << 10  # of the index, copied to check some pages at a time
 
 
 class StorePages(Master):
@@ -37,11 +39,13 @@ class StorePages(Master):
         self.place, self.manifest, self.io = place, manifest, io
         self.mapped = io == "map"
         self.traffic = Traffic()
-        self.design = Design(manifest.schema, tuple(manifest.key), manifest.page_bytes)
+        self.design = design_of(manifest)
         self._layouts = layouts(self.design.stored)
+        self._bounds = PageCheck(self.design.stored, self._layouts, manifest)
         shards = [shard for run in manifest.runs for shard in run.shards]
         self.files = [place.open(f"{DATA}/{s.name}", s.bytes, io) for s in shards]
-        self.index = StoreIndex(place, manifest, sum(c.buffers for c in self._layouts))
+        width = sum(c.buffers for c in self._layouts)
+        self.index = StoreIndex(place, manifest, width, self._bounds)
         self._ready_index()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
@@ -61,6 +65,7 @@ class StorePages(Master):
         pages = len(index.rows)
         self.first, self.last = index.first[: index.keyed], index.last[: index.keyed]
         self._verified = np.zeros(pages, np.bool_)
+        self._unique = np.array([run.unique for run in runs], np.bool_)
         self._base = np.zeros(pages, np.int64)
         if self.mapped:
             start = np.array([f.address for f in self.files] or [0], np.int64)
@@ -108,22 +113,41 @@ class StorePages(Master):
 
     def check(self, wanted: NDArray[np.bool_]) -> None:
         """Verify the pages in `wanted` that this process has not used yet."""
-        for page in np.flatnonzero(wanted & ~self._verified[: len(wanted)]):
-            file = self.files[self.index.shard[page]]
-            part = file.buffer.slice(int(self.index.offset[page]), int(self.index.length[page]))
-            self._check(int(page), part)
-            self._verified[page] = True
+        new = np.flatnonzero(wanted & ~self._verified[: len(wanted)])
+        step = max(1, CHECK_BYTES // (8 * self.index.buffers.shape[1]))
+        for at in range(0, len(new), step):
+            some = new[at : at + step]
+            for page in some:
+                file = self.files[self.index.shard[page]]
+                part = file.buffer.slice(int(self.index.offset[page]), int(self.index.length[page]))
+                self._check(int(page), part)
+            self._check_bounds(some, self._base[some], self.index.buffers[some])
+            self._verified[some] = True
 
     def checked(self) -> NDArray[np.bool_]:
         return self._verified
 
     def _check(self, page: int, part: pa.Buffer) -> None:
+        """The bytes of a page, before anyone looks at them."""
         if fmt.crc(part) != self.index.crc[page]:
-            file = self.files[self.index.shard[page]]
-            raise DamagedError(
-                f"{file.path} is damaged: page {page} at byte {self.index.offset[page]} has a "
-                "wrong checksum; restore the file or rebuild the store"
-            )
+            raise self._damaged(page, "it has a wrong checksum")
+        wrong = self._bounds.nested(part, int(self.index.rows[page]))
+        if wrong is not None:
+            raise self._damaged(page, wrong)
+
+    def _check_bounds(self, numbers: I64, base: I64, buffers: I64) -> None:
+        """What the kernels are about to take for addresses, of pages that lie at `base`."""
+        index, run = self.index, self.index.run_of(numbers)
+        bad = self._bounds.pages(
+            base, index.length[numbers], index.rows[numbers],
+            (index.first[numbers], index.last[numbers]), buffers, run >= 0, self._unique[run],
+        )  # fmt: skip
+        if bad is not None:
+            raise self._damaged(int(numbers[bad[0]]), bad[1])
+
+    def _damaged(self, page: int, why: str) -> DamagedError:
+        file = self.files[self.index.shard[page]]
+        return unsound(str(file.path), f"page {page} at byte {self.index.offset[page]}: {why}")
 
     def page_bytes(self, numbers: I64) -> I64:
         return self.index.length[numbers]
@@ -173,9 +197,10 @@ class StorePages(Master):
         self._in_parallel(fetch, list(zip(starts, ends, strict=True)))
         for i, page in enumerate(numbers):
             self._check(int(page), arena.slice(int(place[i]), int(length[i])))
+        base, buffers = arena.address + place, self.index.buffers[numbers]
+        self._check_bounds(numbers, base, buffers)
         self.traffic.pages += len(numbers)
         self.traffic.bytes += int(length.sum())
-        base, buffers = arena.address + place, self.index.buffers[numbers]
         chunks = self._chunks(columns, base, buffers)
         chunks.rows = self.index.rows[numbers]
 
@@ -222,9 +247,7 @@ class StorePages(Master):
         return chunks
 
     def _code_addresses(self, base: I64, buffers: I64) -> I64:
-        name = self.manifest.key[0] if self.manifest.code == "value" else fmt.CODE_COLUMN
-        column = self._layouts[self.design.stored.get_field_index(name)]
-        return base + buffers[:, column.buffer + 1]
+        return base + buffers[:, self._bounds.codes]
 
     def _valid(self, start: int, stop: int) -> list[NDArray[np.bool_] | None]:
         keyed, rows = len(self.first), self.index.rows

@@ -80,6 +80,22 @@ class RemotePlace(Place):
         found = self._try(f"listing {self.name}/{folder}", listed)
         return [_info(entry) for entry in found if entry["type"] == "file"]
 
+    def size(self, name: str) -> int | None:
+        path = self._path(name)
+
+        def look() -> Any:
+            self._system.invalidate_cache()
+            return self._system.info(path)
+
+        try:
+            found = self._try(f"looking at {self.name}/{name}", look)
+        except FileNotFoundError:
+            return None
+        return int(found["size"]) if found["type"] == "file" else -1
+
+    def mark(self, name: str) -> None:
+        self.replace(name, b"")
+
     def read(self, name: str) -> bytes:
         path = self._path(name)
         return bytes(self._try(f"reading {self.name}/{name}", lambda: self._system.cat_file(path)))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...layout import layouts
 from . import format as fmt
+from .files import not_written
 from .place import Place
 from .sorting import Sorter
 from .write import Design, Progress, ShardWriter, plain_batch
@@ -91,8 +92,14 @@ class RunWriter(PartWriter):
 
     def close(self) -> fmt.Run:
         part = self.finish()
-        self._place.deliver([part.shard.name])
+        with not_written(self._place.data):
+            self._place.deliver([part.shard.name])
         return join_parts(self._place, self.id, self._design, self._kind, [part])
+
+    def abort(self) -> None:
+        super().abort()
+        for name in (f"{self.id}.index", f"{self.id}.claims"):
+            (self._place.data / name).unlink(missing_ok=True)
 
 
 def join_parts(place: Place, run: str, design: Design, kind: str, parts: Sequence[Part]) -> fmt.Run:
@@ -132,21 +139,30 @@ def join_parts(place: Place, run: str, design: Design, kind: str, parts: Sequenc
         claims_crc=sizes[1][1],
     )
     shards = {part.shard.name for part in parts}
-    place.deliver([name for name in joined.files if name not in shards])
+    with not_written(place.data):
+        place.deliver([name for name in joined.files if name not in shards])
     return joined
 
 
 def _write_table(data: Path, name: str, table: pa.Table) -> tuple[int, int]:
-    """An Arrow file of one record batch, durable; returns its size and checksum."""
+    """An Arrow file of one record batch, durable; returns its size and checksum. The checksum is of
+    what was to be written, not of what can be read back."""
+    memory = pa.BufferOutputStream()
+    with pa.ipc.new_file(memory, table.schema) as writer:
+        writer.write_table(table, max_chunksize=max(1, table.num_rows))
+    content = memory.getvalue()
     temporary = data / f".{name}.{uuid.uuid4().hex}.tmp"
-    with open(temporary, "wb") as file:
-        with pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table, max_chunksize=max(1, table.num_rows))
-        file.flush()
-        os.fsync(file.fileno())
-    content = temporary.read_bytes()
-    os.rename(temporary, data / name)
-    return len(content), fmt.crc(content)
+    try:
+        with not_written(data / name), open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with not_written(data / name):
+            os.rename(temporary, data / name)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return content.size, fmt.crc(content)
 
 
 def write_run(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,15 @@ from numpy.typing import NDArray
 from ...errors import SpecError, StoreError
 from ..base import NOTHING, Master
 from . import format as fmt
-from .change import change, compact, is_latest, publish
-from .expire import expire, writing
+from .change import change, compact, is_latest, publish, restore, retain
+from .expire import Folders, as_folders, expire, keep_rule
 from .files import Rows, as_batches
 from .place import Place, place_at
 from .read import StorePages
 from .run import write_run
 from .verify import verify
 from .write import PAGE_BYTES, Progress, design
+from .writers import writing
 
 I64 = NDArray[np.int64]
 
@@ -40,6 +42,9 @@ class Store(StorePages):
         data: Rows,
         key: str | Sequence[str],
         *,
+        unique: bool = False,
+        keep: int | None = None,
+        pins: Folders = (),
         page_bytes: int = PAGE_BYTES,
         spill_bytes: int = 1 << 30,
         progress: Progress | None = None,
@@ -47,15 +52,20 @@ class Store(StorePages):
     ) -> Store:
         """Sort `data` by key and write it as version 1 of a new store, in a local folder or in an
         object store (s3://..., with `storage_options` as for fsspec). Rows beyond `spill_bytes`
-        are sorted on disk. A crash before the end leaves no store behind."""
+        are sorted on disk. A crash before the end leaves no store behind.
+
+        `unique=True`: no key may have two rows, now or after any change; else DuplicateKeyError.
+        `keep=20`: every change lets versions before the last 20 expire, but for those that pin
+        files in the folders `pins` name; see `retain`."""
         place = place_at(path, storage_options)
-        if fmt.versions(place):
+        if fmt.is_store(place):
             raise StoreError(f"{place} is a store already; choose another path or delete it first")
+        rule = keep_rule(keep, 0, pins)
         schema, batches = as_batches(data)
-        plan = design(schema, key, page_bytes)
+        plan = design(schema, key, page_bytes, unique)
         with place.new_store(), writing(place, new=True):
             run = write_run(place, plan, batches, spill_bytes, progress)
-            publish(place, plan.manifest([run]), [run])
+            publish(place, replace(plan.manifest([run]), keep=rule), [run])
         return cls.open(place)
 
     @classmethod
@@ -75,11 +85,11 @@ class Store(StorePages):
             raise SpecError(f'io="map": {place} is not a local folder; choose "pread" or "auto"')
         how = ("pread" if place.remote else "map") if io == "auto" else io
         while True:
-            number = _version(place, version)
+            manifest = _manifest(place, version)
             try:
-                return cls(place, fmt.read_manifest(place, number), how)
+                return cls(place, manifest, how)
             except StoreError:
-                if number in fmt.versions(place):
+                if manifest.version in fmt.versions(place):
                     raise  # else it expired meanwhile: take a newer one, or say it is gone
 
     @property
@@ -90,12 +100,14 @@ class Store(StorePages):
         return f"Store({str(self.place)!r}, version={self.version}, rows={self.manifest.rows})"
 
     def locator(self) -> dict[str, Any]:
-        # `store` tells it from another that was built in its place later.
+        # `store` tells it from another that was built in its place later, `published` this version
+        # from another of the same number.
         return {
             "kind": "store",
             **self.place.locator(),
             "version": self.version,
             "store": self.manifest.store,
+            "published": [self.version, self.manifest.id],
             "io": self.io,
         }
 
@@ -134,18 +146,27 @@ class Store(StorePages):
         with writing(self.place):
             return self._at(compact(self, progress))
 
+    def restore(self, progress: Progress | None = None) -> Store:
+        """Publish the rows of this version, an old one, as the newest; they are written anew:
+        Store.open(path, 7).restore()"""
+        with writing(self.place):
+            return self._at(restore(self, progress))
+
     def expire(
-        self,
-        older_than: float | str = "7d",
-        *,
-        keep: int = 1,
-        pins: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+        self, older_than: float | str = "7d", *, keep: int = 1, pins: Folders = ()
     ) -> list[int]:
         """Delete versions that were replaced longer ago than `older_than`, and their files. The
         last `keep` versions stay, and those that pin files in the folders `pins` name. Returns the
         numbers of the versions that went. Who reads one of these may fail."""
-        folders = [pins] if isinstance(pins, str | os.PathLike) else list(pins)
-        return expire(self.place, older_than, keep, folders)
+        return expire(self.place, older_than, keep, as_folders(pins))
+
+    def retain(self, keep: int | None, *, older_than: float | str = 0, pins: Folders = ()) -> Store:
+        """From now on let every change, whoever makes it, do what `expire` would: versions go that
+        are not among the last `keep`, were replaced longer ago than `older_than`, and are not named
+        by pins. None: versions stay until `expire`. The rule is a new version by itself."""
+        rule = keep_rule(keep, older_than, pins)
+        with writing(self.place):
+            return self._at(retain(self, rule))
 
     def _changed(
         self,
@@ -174,34 +195,43 @@ class Store(StorePages):
     # --- versions ------------------------------------------------------------------------------
 
     def identity(self) -> str:
-        return self.manifest.store
+        return f"{self.manifest.store}/{self.manifest.id}"
 
     def newest(self) -> Store:
         return self if is_latest(self) else Store.open(self.place, io=self.io)
 
     def changed_since(self, older: Master) -> I64 | None:
-        """All that runs which the older version did not have claim; runs that were merged claim
-        what their parts did. After a compaction nothing is known."""
+        """All codes that a run claims which only one of the two versions has, whatever happened
+        between them. After a compaction nothing is known."""
         if older is self:
             return NOTHING
-        runs = self.manifest.runs
-        if not isinstance(older, Store) or older.manifest.runs[0].id != runs[0].id:
+        if not isinstance(older, Store) or older.manifest.runs[0].id != self.manifest.runs[0].id:
             return None
-        had = {run.id for run in older.manifest.runs}
-        if older.version > self.version or self.index.claims is None:
-            return None
-        new = [i for i, run in enumerate(runs) if i and run.id not in had]
-        codes = [self.index.claims.codes(i) for i in new]
-        return np.unique(np.concatenate([NOTHING, *codes]))
+        return np.unique(np.concatenate([self._claims_beyond(older), older._claims_beyond(self)]))
+
+    def _claims_beyond(self, other: Store) -> I64:
+        """Codes that runs claim which another version does not have."""
+        shared = {run.id for run in other.manifest.runs}
+        new = [i for i, run in enumerate(self.manifest.runs) if run.id not in shared]
+        claims = self.index.claims
+        return np.concatenate([NOTHING, *([] if claims is None else map(claims.codes, new))])
 
 
-def _version(place: Place, wanted: int | None) -> int:
-    known = fmt.versions(place)
-    if not known:
+def _manifest(place: Place, wanted: int | None) -> fmt.Manifest:
+    """The newest version, or another one."""
+    newest = fmt.newest_manifest(place) if wanted is None else None
+    if newest is not None:
+        return newest
+    if wanted is not None and place.size(fmt.manifest_name(wanted)) not in (None, len(fmt.EXPIRED)):
+        return fmt.read_manifest(place, wanted)
+    if not fmt.is_store(place):
         raise StoreError(f"{place} is not a store: it has no manifest; make one: Store.create")
-    if wanted is not None and wanted not in known:
-        raise StoreError(f"{place} has no version {wanted}; it has {_ranges(known)}")
-    return known[-1] if wanted is None else wanted
+    known = fmt.versions(place)
+    if wanted is not None and known[-1:] == [wanted]:
+        return fmt.read_manifest(place, wanted)
+    if wanted is not None and wanted == fmt.noted_version(place):
+        fmt.newest(place)  # says that it was published, and is gone
+    raise StoreError(f"{place} has no version {wanted}; it has {_ranges(known)}")
 
 
 def _ranges(numbers: list[int]) -> str:

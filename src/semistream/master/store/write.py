@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from ...columns import Chunks
 from ...errors import SpecError, StoreError
 from ...keys import HASH, check_key_type, is_natural, is_raw
-from ...layout import addresses, check_columns, layouts, plain, plain_type
+from ...layout import Layout, addresses, check_columns, layouts, plain, plain_type
 from . import format as fmt
-from .files import StoreFile
+from .doubles import Doubles
+from .files import StoreFile, not_written
 
 I64 = NDArray[np.int64]
 Progress = Callable[[int], None]
@@ -33,6 +35,7 @@ class Design:
     schema: pa.Schema
     key: tuple[str, ...]
     page_bytes: int = PAGE_BYTES
+    unique: bool = False  # no key may have two rows
 
     @property
     def raw(self) -> bool:
@@ -56,11 +59,20 @@ class Design:
         rows, now = sum(run.rows for run in runs), int(time.time())
         return fmt.Manifest(
             1, self.schema, list(self.key), code, hashed, runs, rows, now,
-            page_bytes=self.page_bytes, store=uuid.uuid4().hex,
+            page_bytes=self.page_bytes, store=uuid.uuid4().hex, unique=self.unique,
         )  # fmt: skip
 
 
-def design(schema: pa.Schema, key: str | Sequence[str], page_bytes: int = PAGE_BYTES) -> Design:
+def design_of(manifest: fmt.Manifest) -> Design:
+    return Design(manifest.schema, tuple(manifest.key), manifest.page_bytes, manifest.unique)
+
+
+def design(
+    schema: pa.Schema,
+    key: str | Sequence[str],
+    page_bytes: int = PAGE_BYTES,
+    unique: bool = False,
+) -> Design:
     names = (key,) if isinstance(key, str) else tuple(key)
     if not names:
         raise SpecError("key=() names no columns; name the master's key")
@@ -78,7 +90,7 @@ def design(schema: pa.Schema, key: str | Sequence[str], page_bytes: int = PAGE_B
         raise SpecError(f"page_bytes={page_bytes}: pages of less than 256 bytes are refused")
     check_columns(schema, "master")
     plain_schema = pa.schema([pa.field(f.name, plain_type(f.type), f.nullable) for f in schema])
-    return Design(plain_schema, names, page_bytes)
+    return Design(plain_schema, names, page_bytes, unique)
 
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -115,9 +127,11 @@ class ShardWriter:
         self._design, self._number = design, number
         self._final = data / name
         self._temporary = data / f".{name}.{uuid.uuid4().hex}.tmp"
-        self._file = open(self._temporary, "wb")  # noqa: SIM115 - closed in close/abort
-        self._writer = pa.ipc.new_file(self._file, design.stored)
         self._layouts = layouts(design.stored)
+        self._doubles = Doubles(design) if design.unique else None
+        with not_written(self._final):
+            self._file = open(self._temporary, "wb")  # noqa: SIM115 - closed in close/abort
+        self._writer = pa.ipc.new_file(self._file, design.stored)
         self._carry: tuple[I64, pa.RecordBatch] | None = None
         self._last: int | None = None
         self.unique = True
@@ -131,6 +145,8 @@ class ShardWriter:
         repeats = bool((codes[1:] == codes[:-1]).any()) or codes[0] == self._last
         self.unique = self.unique and not repeats
         self._last = int(codes[-1])
+        if self._doubles is not None and self._doubles.seen(codes, batch):
+            return  # it cannot be finished any more: go on only to say how many there are
         if self._carry is not None:
             before, rows = self._carry
             codes = np.concatenate([before, codes])
@@ -174,30 +190,25 @@ class ShardWriter:
             columns.append(pa.array(codes))
         page = pa.RecordBatch.from_arrays(columns, schema=self._design.stored)
         message = page.serialize()
-        self._writer.write_batch(page)
-        offset = self._file.tell() - message.size
+        with not_written(self._final):
+            self._writer.write_batch(page)
+            offset = self._file.tell() - message.size
         entry = (codes[0], codes[-1], self._number, offset, message.size, len(rows))
         for name, value in zip(fmt.INDEX_FIELDS, (*entry, fmt.crc(message)), strict=True):
             self.pages[name].append(int(value))
-        self.pages["buffers"].append(self._buffer_offsets(message))
-
-    def _buffer_offsets(self, message: pa.Buffer) -> list[int]:
-        read = pa.ipc.read_record_batch(message, self._design.stored)
-        result: list[int] = []
-        for j, column in enumerate(self._layouts):
-            if column.buffers:
-                found = addresses(read.column(j), column)
-                result += [a - message.address if a > 0 else -1 for a in found]
-        return result or [-1]
+        self.pages["buffers"].append(buffer_offsets(message, self._design.stored, self._layouts))
 
     def close(self) -> tuple[fmt.Shard, pa.Table]:
         """Finish the file; returns its description and the index of its pages."""
+        if self._doubles is not None:
+            self._doubles.check()
         self._flush()
-        self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        os.rename(self._temporary, self._final)
+        with not_written(self._final):
+            self._writer.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            os.rename(self._temporary, self._final)
         width = sum(column.buffers for column in self._layouts)
         index = pa.Table.from_pydict(self.pages, schema=fmt.index_schema(width))
         file = StoreFile(self._final, self._final.stat().st_size, "pread")
@@ -206,8 +217,22 @@ class ShardWriter:
         return fmt.Shard(self._final.name, file.size, crc), index
 
     def abort(self) -> None:
-        self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what cannot be written cannot be flushed either
+            self._file.close()
+        for path in (self._temporary, self._final):
+            path.unlink(missing_ok=True)
+
+
+def buffer_offsets(message: pa.Buffer, stored: pa.Schema, columns: list[Layout]) -> list[int]:
+    """Where each buffer of a page lies within it; -1: nowhere. The data of strings that are all
+    empty lies in a place of Arrow's own."""
+    read = pa.ipc.read_record_batch(message, stored)
+    result: list[int] = []
+    for j, column in enumerate(columns):
+        if column.buffers:
+            found = [a - message.address for a in addresses(read.column(j), column)]
+            result += [at if 0 <= at <= message.size else -1 for at in found]
+    return result or [-1]
 
 
 def frame_crc(file: StoreFile, offset: I64, length: I64) -> int:
