@@ -50,7 +50,8 @@ def check_files(store: ss.Store) -> None:
     """A manifest, an index and the shards; nothing else is left of the build."""
     run = store.manifest.runs[0]
     names = [f"data/{run.id}.index", *(f"data/{s.name}" for s in run.shards)]
-    assert files_under(store.place.root) == sorted([*names, "manifests/00000001.json"])
+    names += ["manifests/00000001.json", f"newest/00000001.{store.manifest.id}"]
+    assert files_under(store.place.root) == sorted(names)
 
 
 def keys_by_shard(store: ss.Store) -> list[set[tuple[object, ...]]]:

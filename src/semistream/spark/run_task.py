@@ -6,7 +6,6 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,13 @@ from ..master import Store
 from ..master.store import format as fmt
 from ..master.store.change import write_piece
 from ..master.store.place import DATA, Place, place_at
-from ..master.store.run import Part, PartWriter
+from ..master.store.run import Part, PartWriter, save_table, take_table
 from ..master.store.write import Design
 from .reach import SHARED, open_in_task, writing_to
 
 I64 = NDArray[np.int64]
 RESULT = "result string"
+NOT_SHARED = (FileNotFoundError, NotADirectoryError, PermissionError)  # what may differ in a task
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,7 @@ class _Shard:
             part = self._writer.finish()
             files = [f"{self._name}.part", f"{self._name}.claimed"]
             for file, table in zip(files, (part.index, part.claims), strict=True):
-                with pa.ipc.new_file(str(Path(self._place.data) / file), table.schema) as sink:
-                    sink.write_table(table)
+                save_table(self._place.data, file, table)
             self._place.deliver([part.shard.name, *files])
             result |= {"shard": asdict(part.shard), "files": files}
             result |= {"null_pages": part.null_pages, "unique": part.unique}
@@ -141,14 +140,12 @@ def part_of(place: Place, result: dict[str, Any]) -> Part | None:
     tables = []
     for file in result["files"]:
         try:
-            content = pa.BufferReader(place.read(f"{DATA}/{file}"))
+            tables.append(take_table(place, file))
         except FileNotFoundError:
             raise StoreError(
                 f"a task has written {place}/{DATA}/{file}, and the driver has no such file: "
                 f"{SHARED}"
             ) from None
-        tables.append(pa.ipc.open_file(content).read_all())
-        place.remove(f"{DATA}/{file}")
     index, claims = tables
     shard = fmt.Shard(**result["shard"])
     return Part(shard, index, result["null_pages"], result["unique"], claims)

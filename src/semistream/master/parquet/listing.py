@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -161,18 +163,33 @@ def _bounds(group: Any, schema: pa.Schema, key: Sequence[str]) -> tuple[int, int
     types = [schema.field(name).type for name in key if schema.names.count(name) == 1]
     if len(types) != len(key) or not is_natural(types):
         return None
-    if pa.types.is_timestamp(types[0]) and types[0].unit == "ns":
-        return None  # statistics come as datetime, which would cut nanoseconds off
-    if family(types[0]) not in ("integer", "date", "timestamp", "timestamp with zone"):
+    t = plain_type(types[0])
+    if family(t) not in ("integer", "date", "timestamp", "timestamp with zone"):
         return None
     paths = [group.column(j).path_in_schema for j in range(group.num_columns)]
     if paths.count(key[0]) != 1:
         return None  # a column "a.b" beside a field b of a
     found = group.column(paths.index(key[0])).statistics
-    if found is None or not found.has_min_max:
+    if found is None or not found.has_min_max or not _counts_alike(found, t):
         return None
-    low, high = codes_of([pa.array([found.min, found.max], types[0])])
+    # The numbers as they are stored: Python has no dates after the year 9999, and no nanoseconds.
+    kind = "u" if pa.types.is_unsigned_integer(t) else "i"
+    raw = np.array([found.min_raw, found.max_raw], np.int64).astype(f"{kind}{t.bit_width // 8}")
+    stored = pa.array(raw)
+    low, high = codes_of([stored if stored.type == t else stored.view(t)])
     return int(low), int(high)
+
+
+def _counts_alike(statistics: Any, t: pa.DataType) -> bool:
+    """Whether the numbers in a column's statistics count what its values do in Arrow."""
+    if statistics.physical_type not in ("INT32", "INT64") or pa.types.is_date64(t):
+        return False
+    if not pa.types.is_timestamp(t):
+        return True
+    unit = json.loads(statistics.logical_type.to_json()).get("timeUnit")
+    return {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}.get(unit) == str(
+        t.unit
+    )
 
 
 def file_schema(opened: pq.ParquetFile) -> pa.Schema:

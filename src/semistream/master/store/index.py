@@ -52,39 +52,57 @@ class Claims:
         return _numpy(self.tables[run - 1]["code"])
 
 
-class StoreIndex:
-    """Arrays over the pages of a version, as `fmt.INDEX_FIELDS` has them; see there."""
+@dataclass(frozen=True)
+class RunIndex:
+    """The index of one run, checked, and its claims if it is a change. Several versions of a store
+    that are open share it."""
 
-    def __init__(self, place: Place, manifest: fmt.Manifest, width: int, check: PageCheck) -> None:
+    run: fmt.Run
+    tables: list[pa.Table]  # keeps what the arrays point at: the index, and the claims
+    column: dict[str, I64]
+    buffers: I64
+
+
+class StoreIndex:
+    """Arrays over the pages of a version, as `fmt.INDEX_FIELDS` has them; see there. What `older`
+    has of the same runs is not loaded again."""
+
+    def __init__(
+        self,
+        place: Place,
+        manifest: fmt.Manifest,
+        width: int,
+        check: PageCheck,
+        older: StoreIndex | None = None,
+    ) -> None:
         runs = manifest.runs
-        self.tables = [_load_index(place, run, width, check) for run in runs]
+        known = {} if older is None else {one.run.id: one for one in older.loaded}
+        self.loaded: list[RunIndex] = [
+            one
+            if (one := known.get(run.id)) and one.run == run
+            else _load_run(place, run, width, check)
+            for run in runs
+        ]
         keyed = [run.pages - run.null_pages for run in runs]
         self.runs: I64 = np.concatenate([[0], np.cumsum(keyed)]).astype(np.int64)
         self.keyed = int(self.runs[-1])
-        column = {name: self._joined(name, keyed) for name in fmt.INDEX_FIELDS}
+        column = {
+            name: _joined([one.column[name] for one in self.loaded], keyed)
+            for name in fmt.INDEX_FIELDS
+        }
         self.first, self.last, self.rows = column["first"], column["last"], column["rows"]
         self.offset, self.length, self.crc = column["offset"], column["length"], column["crc"]
         self.shard = column["shard"]
-        self.buffers = self._joined("buffers", keyed).reshape(-1, max(1, width))
+        self.buffers = _joined([one.buffers for one in self.loaded], keyed)
         self.allocated = 0
         self.claims: Claims | None = None
         if len(runs) > 1:
             self._number_shards(runs)
-            self.claims = _claims(place, runs)
+            self.claims = _claims([one.tables[1] for one in self.loaded[1:]])
             arrays = (*column.values(), self.buffers, self.claims.words, self.runs)
             self.allocated = sum(a.nbytes for a in arrays)
         if place.remote:
             self.allocated += sum(run.index_bytes + run.claims_bytes for run in runs)
-
-    def _joined(self, name: str, keyed: list[int]) -> I64:
-        parts = [_values(table[name]) for table in self.tables]
-        if len(parts) == 1:
-            return parts[0]
-        wide = [len(p) // max(1, t.num_rows) for p, t in zip(parts, self.tables, strict=True)]
-        ends = [n * w for n, w in zip(keyed, wide, strict=True)]
-        first = [part[:end] for part, end in zip(parts, ends, strict=True)]
-        nulls = [part[end:] for part, end in zip(parts, ends, strict=True)]
-        return np.concatenate([*first, *nulls])
 
     def _number_shards(self, runs: list[fmt.Run]) -> None:
         """Shards of all runs, one after another."""
@@ -100,13 +118,23 @@ class StoreIndex:
         return np.where(pages < self.keyed, run, -1).astype(np.int32)
 
 
-def _load_index(place: Place, run: fmt.Run, width: int, check: PageCheck) -> pa.Table:
+def _joined(parts: list[I64], keyed: list[int]) -> I64:
+    """What is known of pages, run by run, those of NULL keys last."""
+    if len(parts) == 1:
+        return parts[0]
+    first = [part[:end] for part, end in zip(parts, keyed, strict=True)]
+    nulls = [part[end:] for part, end in zip(parts, keyed, strict=True)]
+    return np.concatenate([*first, *nulls])
+
+
+def _load_run(place: Place, run: fmt.Run, width: int, check: PageCheck) -> RunIndex:
     name = f"{run.id}.index"
     table = _load(place, name, run.index_bytes, run.index_crc, fmt.index_schema(width), run.pages)
     column = {field: _values(table[field]) for field in fmt.INDEX_FIELDS}
     buffers = _values(table["buffers"]).reshape(-1, max(1, width))
     check.index(f"{place}/{DATA}/{name}", run, column, buffers)
-    return table
+    claims = [] if run.kind == "base" else [_load_claims(place, run)]
+    return RunIndex(run, [table, *claims], column, buffers)
 
 
 def _load_claims(place: Place, run: fmt.Run) -> pa.Table:
@@ -115,8 +143,7 @@ def _load_claims(place: Place, run: fmt.Run) -> pa.Table:
     return check_claims(f"{place}/{DATA}/{name}", table)
 
 
-def _claims(place: Place, runs: list[fmt.Run]) -> Claims:
-    tables = [_load_claims(place, run) for run in runs[1:]]
+def _claims(tables: list[pa.Table]) -> Claims:
     address = np.array([_address(table["code"]) for table in tables], np.int64)
     rows = np.array([_address(table["rows"]) for table in tables], np.int64)
     count = np.array([table.num_rows for table in tables], np.int64)

@@ -48,7 +48,8 @@ def merge(
     progress: Progress | None = None,
 ) -> fmt.Run:
     """Write the runs from `first` on as one; from 0 on, as a new base."""
-    whole = StorePages(store.place, manifest, "pread" if store.place.remote else "map")
+    io = "pread" if store.place.remote else "map"
+    whole = StorePages(store.place, manifest, io, like=store)
     writer = RunWriter(store.place, store.design, "merged" if first else "base")
     done = 0
     try:

@@ -35,7 +35,10 @@ CHECK_BYTES = 256 << 10  # of the index, copied to check some pages at a time
 class StorePages(Master):
     """The pages of a store at one version."""
 
-    def __init__(self, place: Place, manifest: fmt.Manifest, io: str) -> None:
+    def __init__(
+        self, place: Place, manifest: fmt.Manifest, io: str, like: StorePages | None = None
+    ) -> None:
+        """`like`: another version of the store, which may have some of its runs open already."""
         self.place, self.manifest, self.io = place, manifest, io
         self.mapped = io == "map"
         self.traffic = Traffic()
@@ -45,7 +48,8 @@ class StorePages(Master):
         shards = [shard for run in manifest.runs for shard in run.shards]
         self.files = [place.open(f"{DATA}/{s.name}", s.bytes, io) for s in shards]
         width = sum(c.buffers for c in self._layouts)
-        self.index = StoreIndex(place, manifest, width, self._bounds)
+        older = None if like is None else like.index
+        self.index: StoreIndex = StoreIndex(place, manifest, width, self._bounds, older)
         self._ready_index()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
@@ -130,10 +134,10 @@ class StorePages(Master):
     def _check(self, page: int, part: pa.Buffer) -> None:
         """The bytes of a page, before anyone looks at them."""
         if fmt.crc(part) != self.index.crc[page]:
-            raise self._damaged(page, "it has a wrong checksum")
+            raise self.damaged(page, "it has a wrong checksum")
         wrong = self._bounds.nested(part, int(self.index.rows[page]))
         if wrong is not None:
-            raise self._damaged(page, wrong)
+            raise self.damaged(page, wrong)
 
     def _check_bounds(self, numbers: I64, base: I64, buffers: I64) -> None:
         """What the kernels are about to take for addresses, of pages that lie at `base`."""
@@ -143,9 +147,9 @@ class StorePages(Master):
             (index.first[numbers], index.last[numbers]), buffers, run >= 0, self._unique[run],
         )  # fmt: skip
         if bad is not None:
-            raise self._damaged(int(numbers[bad[0]]), bad[1])
+            raise self.damaged(int(numbers[bad[0]]), bad[1])
 
-    def _damaged(self, page: int, why: str) -> DamagedError:
+    def damaged(self, page: int, why: str) -> DamagedError:
         file = self.files[self.index.shard[page]]
         return unsound(str(file.path), f"page {page} at byte {self.index.offset[page]}: {why}")
 

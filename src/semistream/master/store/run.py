@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...errors import DamagedError
 from ...layout import layouts
+from ...sealed import SealError, seal, unseal
 from . import format as fmt
 from .files import not_written
-from .place import Place
+from .place import DATA, Place
 from .sorting import Sorter
 from .write import Design, Progress, ShardWriter, plain_batch
 
@@ -163,6 +165,32 @@ def _write_table(data: Path, name: str, table: pa.Table) -> tuple[int, int]:
         temporary.unlink(missing_ok=True)
         raise
     return content.size, fmt.crc(content)
+
+
+PART = "part"  # what the seal of a task's table says
+
+
+def save_table(data: Path, name: str, table: pa.Table) -> None:
+    """A table that a task leaves for the driver, sealed: it is no part of the store."""
+    memory = pa.BufferOutputStream()
+    with pa.ipc.new_file(memory, table.schema) as writer:
+        writer.write_table(table)
+    with not_written(data / name), open(data / name, "wb") as file:
+        file.write(seal(PART, memory.getvalue().to_pybytes()))
+
+
+def take_table(place: Place, name: str) -> pa.Table:
+    """Such a table, read and removed. FileNotFoundError where it is not there."""
+    content = place.read(f"{DATA}/{name}")
+    try:
+        table = pa.ipc.open_file(unseal(PART, content)).read_all()
+    except SealError as error:
+        raise DamagedError(
+            f"{place}/{DATA}/{name}, which a task left, is damaged: {error}; nothing was changed: "
+            "check the disk, and try again"
+        ) from error
+    place.remove(f"{DATA}/{name}")
+    return table
 
 
 def write_run(

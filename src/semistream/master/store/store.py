@@ -185,7 +185,7 @@ class Store(StorePages):
             return self._at(change(self, kind, batches, spill_bytes, writer_batch, progress))
 
     def _at(self, manifest: fmt.Manifest | None) -> Store:
-        return self if manifest is None else Store(self.place, manifest, self.io)
+        return self if manifest is None else Store(self.place, manifest, self.io, like=self)
 
     def verify(self, progress: Progress | None = None) -> int:
         """Check every byte of this version's files, and that rows lie where readers look for them.

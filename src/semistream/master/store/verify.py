@@ -6,13 +6,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...errors import DamagedError
+from ...errors import DamagedError, DuplicateKeyError
 from ...keys import codes_of
+from ...layout import layouts
 from ..base import Pages
+from .bounds import unsound
+from .doubles import Doubles
 from .index import one_chunk
 from .place import DATA
 from .read import StorePages
-from .write import Progress, frame_crc
+from .write import Progress, buffer_offsets, frame_crc
 
 I64 = NDArray[np.int64]
 
@@ -24,20 +27,27 @@ def verify(store: StorePages, progress: Progress | None = None) -> int:
     for i, (shard, file) in enumerate(zip(shards, store.files, strict=True)):
         mine = np.flatnonzero(index.shard == i)
         order = mine[np.argsort(index.offset[mine])]
-        if frame_crc(file, index.offset[order], index.length[order]) != shard.frame_crc:
-            raise DamagedError(f"{file.path} is damaged outside its pages; rebuild the store")
+        offset, length = index.offset[order], index.length[order]
+        if (offset[:-1] + length[:-1] != offset[1:]).any():
+            raise unsound(str(file.path), "its pages do not follow each other")
+        if frame_crc(file, offset, length) != shard.frame_crc:
+            raise unsound(str(file.path), "its bytes outside of pages have a wrong checksum")
     visible = 0
     for run, (begin, end) in enumerate(zip(index.runs, index.runs[1:], strict=False)):
         codes: list[I64] = []
+        doubles = Doubles(store.design) if store.manifest.unique else None
         for page in range(begin, end):
-            visible += _check_page(store, page, codes)
+            visible += _check_page(store, page, codes, doubles)
             done += 1
             if progress is not None:
                 progress(done)
+        _check_unique(store, doubles)
         if run:
             _check_claims(store, run, np.concatenate([np.zeros(0, np.int64), *codes]))
     for page in range(index.keyed, len(index.rows)):
-        visible += len(store.table(store.read(np.array([page], np.int64), store.manifest.key)))
+        pages = store.read(np.array([page], np.int64), store.manifest.key)
+        _check_buffers(store, page, pages.keep)
+        visible += len(store.table(pages))
         done += 1
         if progress is not None:
             progress(done)
@@ -49,19 +59,48 @@ def verify(store: StorePages, progress: Progress | None = None) -> int:
     return done
 
 
-def _check_page(store: StorePages, page: int, before: list[I64]) -> int:
+def _check_page(store: StorePages, page: int, before: list[I64], doubles: Doubles | None) -> int:
     """Codes in order and where the index says; returns how many rows can be seen."""
     pages: Pages = store.read(np.array([page], np.int64), store.manifest.key)
+    _check_buffers(store, page, pages.keep)
     rows = pages.columns.gather(np.arange(int(pages.rows[0]), dtype=np.int64))
     codes = codes_of(rows)
     in_order = bool((codes[1:] >= codes[:-1]).all())
     in_order &= not before or before[-1][-1] <= codes[0]
     kept = codes[0] == store.index.first[page] and codes[-1] == store.index.last[page]
     if not (in_order and kept):
-        raise DamagedError(f"{store.place}: page {page} is not in code order; rebuild the store")
+        raise store.damaged(page, "its codes are not those of its keys, in order")
     before.append(np.array(codes))
     stale = store.stale(pages)
-    return len(codes) if stale is None else int((~stale).sum())
+    seen = np.ones(len(codes), np.bool_) if stale is None else ~stale
+    if doubles is not None and seen.any():
+        keys = pa.RecordBatch.from_arrays(rows, schema=pages.columns.schema)
+        doubles.seen(codes[seen], keys.filter(pa.array(seen)))
+    return int(seen.sum())
+
+
+def _check_unique(store: StorePages, doubles: Doubles | None) -> None:
+    """A key's rows are all in one run, so it is enough to look at each run by itself."""
+    try:
+        if doubles is not None:
+            doubles.check()
+    except DuplicateKeyError as error:
+        raise DamagedError(
+            f"{store.place} promises one row per key, but {error.count} keys have more, such as "
+            f"{error.key}; rebuild the store"
+        ) from error
+
+
+def _check_buffers(store: StorePages, page: int, message: pa.Buffer) -> None:
+    """Values lie where the page itself says, and not only somewhere within it."""
+    stored = store.design.stored
+    said, size = store.index.buffers[page], message.size
+    try:
+        found = np.array(buffer_offsets(message, stored, layouts(stored)), np.int64)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise store.damaged(page, str(error)) from error
+    if not np.array_equal(np.where((said < 0) | (said > size), -1, said), found):
+        raise store.damaged(page, "its values are not where the index says")
 
 
 def _check_claims(store: StorePages, run: int, codes: I64) -> None:
