@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,6 +37,8 @@ def build(args: Namespace) -> Result:
             args.store,
             pa.RecordBatchReader.from_batches(rows.schema, batches),
             key=names(args.key),
+            unique=args.unique,
+            keep=args.keep,
             page_bytes=parse_bytes(args.page_bytes),
             spill_bytes=parse_bytes(args.memory),
             progress=writing,
@@ -46,7 +49,7 @@ def build(args: Namespace) -> Result:
     text = (
         f"Built the store {args.store} from {args.input} in {seconds:.1f} s\n"
         f"  rows    {data['rows']:,}, key {', '.join(data['key'])}"
-        f"{'' if data['unique'] else ' (some keys have several rows)'}\n"
+        f"{_said_unique(data, ' (each once)', '', ' (some keys have several rows)')}\n"
         f"  pages   {data['pages']:,}, {show_bytes(data['bytes'])}"
     )
     return Result(data, text)
@@ -156,6 +159,35 @@ def expire(args: Namespace) -> Result:
     return Result(data, text)
 
 
+def retain(args: Namespace) -> Result:
+    before = Store.open(args.store)
+    had = versions(before.place)
+    after = before.retain(args.keep, older_than=args.older_than, pins=args.pins or ())
+    left = versions(after.place)
+    gone = sorted(set(had) - set(left))
+    data = {"command": "retain", **_described(after), "expired": gone, "versions": left}
+    said = f"keeps the last {args.keep:,}" if args.keep is not None else "keeps all its versions"
+    text = f"{args.store} {said} from version {after.version} on; {len(gone):,} expired now"
+    return Result(data, text)
+
+
+def restore(args: Namespace) -> Result:
+    began = time.monotonic()
+    before = Store.open(args.store, args.version)
+    with Progress("restored", total=before.manifest.rows, show=args.progress) as progress:
+        after = before.restore(progress)
+    seconds = time.monotonic() - began
+    data = {"command": "restore", **_described(after), "restored": args.version}
+    data |= {"changed": after is not before, "seconds": round(seconds, 3)}
+    text = (
+        f"Restored version {args.version} of {args.store} in {seconds:.1f} s: version "
+        f"{after.version} has its {after.manifest.rows:,} rows"
+    )
+    if after is before:
+        text = f"{args.store} stays at version {after.version}: it is the newest already"
+    return Result(data, text)
+
+
 # --- looking ------------------------------------------------------------------------------------
 
 
@@ -192,14 +224,34 @@ def inspect(args: Namespace) -> Result:
         f"  rows     {data['rows']:,}",
         f"  pages    {data['pages']:,}, {show_bytes(data['bytes'])} "
         f"(the largest has {show_bytes(data['max_page_bytes'])}) in {data['runs']} runs",
-        f"  key      {', '.join(data['key'])}, "
-        + ("each at most once" if data["unique"] else "some keys have several rows"),
+        f"  key      {', '.join(data['key'])}, {_said_unique(data, *_ONCE)}",
+        f"  keeps    {_said_keep(data['keep'])}",
         "  columns",
         *(f"    {name:<{wide}}  {kind}" for name, kind in data["columns"].items()),
         "  versions",
         *(_line(entry) for entry in data["versions"]),
     ]
     return Result(data, "\n".join(lines))
+
+
+_ONCE = (
+    "each at most once, in every version (unique)",
+    "each at most once",
+    "some keys have several rows",
+)
+
+
+def _said_unique(data: dict[str, Any], promised: str, found: str, several: str) -> str:
+    return promised if data["promises_unique"] else found if data["unique"] else several
+
+
+def _said_keep(keep: dict[str, Any] | None) -> str:
+    if keep is None:
+        return "all versions, until they are told to expire"
+    said = f"the last {keep['versions']:,} versions"
+    if keep["seconds"]:
+        said += f", and those replaced less than {keep['seconds']:g} s ago"
+    return said + (f", and those that pins name in {', '.join(keep['pins'])}" * bool(keep["pins"]))
 
 
 def _history(store: Store) -> list[dict[str, Any]]:
@@ -235,5 +287,7 @@ def _described(store: Store) -> dict[str, Any]:
         "max_page_bytes": info.max_page_bytes,
         "key": list(info.key),
         "unique": info.unique,
+        "promises_unique": store.manifest.unique,
+        "keep": None if store.manifest.keep is None else asdict(store.manifest.keep),
         "columns": {f.name: str(f.type) for f in info.schema},
     }

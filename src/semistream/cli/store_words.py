@@ -1,5 +1,5 @@
 """The words of the commands that make and change stores: build, append, upsert, delete, compact,
-expire, verify, inspect."""
+restore, expire, retain, verify, inspect."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ _EXPIRE = """\
 Delete versions that were replaced longer ago than an age, and the files that only they need. The
 latest version stays, and versions that pins of running Spark queries name."""
 
+_RETAIN = """\
+Let every change of a store, from now on and whoever makes it, delete versions that are not among
+the last ones: what `expire` does when it is asked to. Versions that pins of running Spark queries
+name stay."""
+
+_RESTORE = """\
+Publish the rows of an older version as a new one, the newest. Writes everything anew. Also the way
+out when the newest manifest is lost or damaged."""
+
 _VERIFY = """\
 Read every byte of a store's versions and compare it with its checksums; check that rows lie where
 readers look for them. Exit code 0: sound. Exit code 1: damaged, and the message names the file."""
@@ -55,6 +64,8 @@ def add_build(found: Any) -> None:
     add("input", type=local, metavar="INPUT", help=_INPUT)
     add("store", metavar="STORE", help="folder to make, or s3://bucket/prefix")
     add("--key", required=True, metavar="A,B", help="column to join on, or several")
+    add("--unique", action="store_true", help="refuse keys with two rows, now and in every change")
+    add("--keep", type=int, metavar="N", help="of the last versions; every change drops others")
     add("--memory", default="1GB", metavar="SIZE", help="rows beyond this are sorted on disk [1GB]")
     add("--page-bytes", default="64KiB", metavar="SIZE", help="size of a page [64KiB]")
 
@@ -71,6 +82,19 @@ def add_changes(found: Any) -> None:
     add("--older-than", default="7d", metavar="AGE", help="as 90s, 30m, 12h, 7d, 2w [7d]")
     add("--keep", type=int, default=1, metavar="N", help="of the last versions [1]")
     add("--pins", action="append", metavar="DIR", help="pins of Spark queries; may be repeated")
+    parser = _on_store(
+        found, "retain", _RETAIN, run.retain, "delete old versions with every change", "--keep 20"
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--keep", type=int, metavar="N", help="of the last versions")
+    which.add_argument("--all", action="store_true", help="versions stay until `expire`, as before")
+    add = parser.add_argument
+    add("--older-than", default="0s", metavar="AGE", help="and replaced longer ago: 30m, 12h [0s]")
+    add("--pins", action="append", metavar="DIR", help="pins of Spark queries; may be repeated")
+    parser = _on_store(
+        found, "restore", _RESTORE, run.restore, "publish an older version anew", "--version 1"
+    )
+    parser.add_argument("--version", type=int, required=True, metavar="N", help="whose rows")
 
 
 def _change(
@@ -102,6 +126,9 @@ def _on_store(
     examples = f"  semistream {name} products\n  semistream {name} products --json"
     if example:
         examples = f"  semistream {name} products\n  semistream {name} products {example}"
+    if name in ("retain", "restore"):  # which need to be told more
+        example = f"  semistream {name} products {example}"
+        examples = f"{example}\n{example} --json"
     parser = command(found, name, text, run, help, examples)
     parser.add_argument("store", metavar="STORE", help=_STORE)
     return parser

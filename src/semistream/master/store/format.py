@@ -207,7 +207,10 @@ def read_manifest(place: Place, version: int) -> Manifest:
     except FileNotFoundError:
         raise StoreError(f"{where} is not there: no such version of the store") from None
     except OSError as error:
-        raise StoreError(f"{where} cannot be read: {error.strerror or error}") from error
+        raise StoreError(
+            f"{where} cannot be read: {error.strerror or error}; restore the file, or ask for the "
+            "right to read it"
+        ) from error
     try:
         manifest = from_json(where, content)
         if manifest.version != version:

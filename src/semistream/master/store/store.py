@@ -222,7 +222,8 @@ def _manifest(place: Place, wanted: int | None) -> fmt.Manifest:
     newest = fmt.newest_manifest(place) if wanted is None else None
     if newest is not None:
         return newest
-    if wanted is not None and place.size(fmt.manifest_name(wanted)) not in (None, len(fmt.EXPIRED)):
+    gone = (None, -1, len(fmt.EXPIRED))
+    if wanted is not None and place.size(fmt.manifest_name(wanted)) not in gone:
         return fmt.read_manifest(place, wanted)
     if not fmt.is_store(place):
         raise StoreError(f"{place} is not a store: it has no manifest; make one: Store.create")

@@ -183,6 +183,8 @@ def clean(place: Place, mine: str = "") -> list[str] | None:
     else:
         found = [file for file in found if _is_old(file)]
         drafts = [file for file in drafts if _is_old(file)]
+    if found:
+        fmt.newest_manifest(place)  # where it is lost, its files are not: it may be found again
     named = files_of_all(place) if found else set()
     gone = [f"{DATA}/{file.name}" for file in found if file.name not in named]
     gone += [f"{MANIFESTS}/{file.name}" for file in drafts]
