@@ -47,7 +47,7 @@ def files(path: Path) -> list[str]:
     return sorted(p.name for p in path.rglob("*") if p.parent.name != "writers")
 
 
-# --- a newest manifest that is not there any more --------------------------------------------------
+# --- a newest manifest that is not there any more -------------------------------------------------
 
 
 def delete(file: Path) -> None:
@@ -188,10 +188,25 @@ def test_restore_of_a_version_keeps_what_it_promises(tmp_path) -> None:
     check_clean(tmp_path / "s")
 
 
-# --- names among the manifests ---------------------------------------------------------------------
+# --- names among the manifests --------------------------------------------------------------------
 
-STRAY = ["².json", "٣.json", "4.json", "000000004.json", "00000004.JSON", "00000004.json~", "x.json"]
-STRAY += ["-0000004.json", "+0000004.json", "0000 004.json", "00000004.json.tmp", "1e8.json", ".json"]
+STRAY = [
+    "².json",
+    "٣.json",
+    "4.json",
+    "000000004.json",
+    "00000004.JSON",
+    "00000004.json~",
+    "x.json",
+]
+STRAY += [
+    "-0000004.json",
+    "+0000004.json",
+    "0000 004.json",
+    "00000004.json.tmp",
+    "1e8.json",
+    ".json",
+]
 
 
 def test_stray_files_are_no_versions(path) -> None:
@@ -211,7 +226,7 @@ def test_stray_files_are_no_versions(path) -> None:
     )
 
 
-# --- who noted what ----------------------------------------------------------------------------------
+# --- who noted what -------------------------------------------------------------------------------
 
 
 def test_a_store_without_a_note_opens_and_gets_one(path) -> None:
@@ -260,7 +275,7 @@ def _crc(body: dict) -> int:
     return fmt.crc(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
 
 
-# --- one number, two contents -------------------------------------------------------------------------
+# --- one number, two contents ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -328,7 +343,7 @@ def test_changed_since_goes_both_ways(version, path) -> None:
         assert set(found.tolist()) >= {k for k in before if before[k] != after[k]}
 
 
-# --- how much is read ---------------------------------------------------------------------------------
+# --- how much is read -----------------------------------------------------------------------------
 
 
 class Counting(LocalPlace):

@@ -47,11 +47,13 @@ def bad_entry(
                 return p, ORDER
             if unique and p > 0 and last[p - 1] == first[p]:
                 return p, ORDER
+        nulls = False  # in its key
         for c in range(len(kind)):
             if _bad_column(buffers[p], buffer[c], kind[c], width[c], n, page):
                 return p, c
-            if is_key[c] and p < keyed and buffers[p, buffer[c]] != -1:
-                return p, c
+            nulls |= is_key[c] and buffers[p, buffer[c]] != -1
+        if nulls != (p >= keyed):
+            return p, ORDER
     return SOUND, 0
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...kernels import claims as k
 from . import format as fmt
-from .bounds import PageCheck, check_claims, check_table, unsound
+from .bounds import UNREADABLE, PageCheck, check_claims, check_table, unsound
 from .place import DATA, Place
 
 I64 = NDArray[np.int64]
@@ -166,10 +166,9 @@ def _load(place: Place, name: str, size: int, crc: int, schema: pa.Schema, rows:
     if fmt.crc(content) != crc:
         raise unsound(where, "its checksum is wrong")
     try:
-        table = pa.ipc.open_file(content).read_all()
-    except (pa.ArrowException, OSError, ValueError) as error:
+        return check_table(where, pa.ipc.open_file(content).read_all(), schema, rows)
+    except UNREADABLE as error:
         raise unsound(where, str(error)) from error
-    return check_table(where, table, schema, rows)
 
 
 def _address(column: pa.ChunkedArray) -> int:

@@ -10,7 +10,7 @@ from ...errors import DamagedError, DuplicateKeyError
 from ...keys import codes_of
 from ...layout import layouts
 from ..base import Pages
-from .bounds import unsound
+from .bounds import UNREADABLE, unsound
 from .doubles import Doubles
 from .index import one_chunk
 from .place import DATA
@@ -18,6 +18,11 @@ from .read import StorePages
 from .write import Progress, buffer_offsets, frame_crc
 
 I64 = NDArray[np.int64]
+
+
+def load_codes(address: int, count: int) -> I64:
+    """The codes as a page has them."""
+    return np.frombuffer(pa.foreign_buffer(address, 8 * count), np.int64)
 
 
 def verify(store: StorePages, progress: Progress | None = None) -> int:
@@ -68,6 +73,7 @@ def _check_page(store: StorePages, page: int, before: list[I64], doubles: Double
     in_order = bool((codes[1:] >= codes[:-1]).all())
     in_order &= not before or before[-1][-1] <= codes[0]
     kept = codes[0] == store.index.first[page] and codes[-1] == store.index.last[page]
+    kept &= np.array_equal(codes, load_codes(int(pages.codes[0]), len(codes)))
     if not (in_order and kept):
         raise store.damaged(page, "its codes are not those of its keys, in order")
     before.append(np.array(codes))
@@ -97,7 +103,7 @@ def _check_buffers(store: StorePages, page: int, message: pa.Buffer) -> None:
     said, size = store.index.buffers[page], message.size
     try:
         found = np.array(buffer_offsets(message, stored, layouts(stored)), np.int64)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise store.damaged(page, str(error)) from error
     if not np.array_equal(np.where((said < 0) | (said > size), -1, said), found):
         raise store.damaged(page, "its values are not where the index says")

@@ -1,0 +1,37 @@
+"""Stores that someone has crafted, with checksums that fit: refused, or the rows that are there.
+Never a crash, and never an error of others. See crafted_child.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from crafted_child import CHANGES
+
+CHILD = Path(__file__).with_name("crafted_child.py")
+SEEDS = int(os.environ.get("CRAFTED_STORES", "150"))  # more: a minute for some thousand
+
+
+def test_crafted_stores_are_refused_or_right(tmp_path) -> None:
+    command = [sys.executable, str(CHILD), str(tmp_path), "0", str(SEEDS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SEEDS + 120)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    tried = {line["seed"]: line for line in lines if "did" in line}
+    results = {line["seed"]: line for line in lines if "result" in line}
+    died = f"the process ended with {done.returncode}: {done.stderr[-2000:]}"
+    assert done.returncode == 0, f"{died} after {tried.get(max(tried, default=0))}"
+    assert sorted(results) == list(range(SEEDS))
+    wrong = [
+        (tried[seed], line["result"])
+        for seed, line in results.items()
+        if line["result"] not in ("refused", "not sound", "sound")
+    ]
+    assert wrong == []
+    kinds = {line["kind"] for line in results.values()}
+    assert kinds == {change.__name__ for change in CHANGES}
+    said = Counter(line["result"] for line in results.values())
+    assert said["refused"] > SEEDS // 2 > said["sound"] > 0
