@@ -75,9 +75,11 @@ class Doubles:
 def plain_value(scalar: pa.Scalar) -> Any:
     """A value for people: Python has none for dates after the year 9999, or for nanoseconds."""
     try:
-        return scalar.as_py()
-    except (ValueError, OverflowError, ImportError, pa.ArrowException):
-        return str(scalar.cast(pa.string(), safe=False).as_py())
+        if getattr(scalar.type, "unit", None) != "ns":
+            return scalar.as_py()
+    except (ValueError, OverflowError, pa.ArrowException):
+        pass
+    return str(scalar.cast(pa.string(), safe=False).as_py())
 
 
 def duplicate_keys(example: dict[str, Any], count: int) -> DuplicateKeyError:

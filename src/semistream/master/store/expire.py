@@ -103,7 +103,8 @@ def _let_go(place: Place, old: list[int]) -> None:
     for version in old:
         _mark_expired(place, version)
     if isinstance(place, LocalPlace):  # none may come back when power is lost
-        sync_dir(place.root / MANIFESTS)
+        with not_written(place.root / MANIFESTS, whole=False):
+            sync_dir(place.root / MANIFESTS)
     for name in files - files_of_all(place):
         place.remove(f"{DATA}/{name}")
 
@@ -118,7 +119,7 @@ def _note_newest(place: Place) -> None:
 def _mark_expired(place: Place, version: int) -> None:
     name = fmt.manifest_name(version)
     try:
-        with not_written(f"{place}/{name}"):
+        with not_written(f"{place}/{name}", whole=False):
             place.replace(name, fmt.EXPIRED)
     except StoreError as error:
         full = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENOSPC
@@ -126,7 +127,7 @@ def _mark_expired(place: Place, version: int) -> None:
             raise
         # Where there is no room for eight bytes, expiring is the way to make some. Cut to its new
         # size, which is what tells an expired version, the manifest needs none.
-        with not_written(f"{place}/{name}"), open(place.root / name, "r+b", 0) as file:
+        with not_written(f"{place}/{name}", whole=False), open(place.root / name, "r+b", 0) as file:
             file.truncate(len(fmt.EXPIRED))
             file.write(fmt.EXPIRED)
             os.fsync(file.fileno())

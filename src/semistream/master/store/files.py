@@ -30,18 +30,18 @@ _REMEDIES = {
 
 
 @contextmanager
-def not_written(path: str | os.PathLike[str]) -> Iterator[None]:
+def not_written(path: str | os.PathLike[str], whole: bool = True) -> Iterator[None]:
     """What the system says when a file cannot be written becomes an error of ours. That a name is
-    taken is for the caller to judge."""
+    taken is for the caller to judge. `whole`: so far nothing was changed."""
     try:
         yield
     except FileExistsError:
         raise
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "see what is wrong with it, and try again")
+        so_far = "; nothing was changed: " if whole else "; "
         raise StoreError(
-            f"{os.fspath(path)} cannot be written: {error.strerror or error}; nothing was changed: "
-            f"{remedy}"
+            f"{os.fspath(path)} cannot be written: {error.strerror or error}{so_far}{remedy}"
         ) from error
 
 
