@@ -187,6 +187,11 @@ def compacted(path: Path) -> None:
     ss.Store.open(path).compact().close()
 
 
+def keeping(path: Path) -> None:
+    """The next change lets the version expire that is there."""
+    ss.Store.create(path, table(BASE), "id", page_bytes=512, keep=1).close()
+
+
 def latest(path: Path) -> ss.Store:
     return ss.Store.open(path)
 
@@ -213,6 +218,12 @@ OPERATIONS = {
         two_runs,
         lambda p: latest(p).upsert(table(NEW)),
         replaced(BASE, NEW[:1]),
+        replaced(BASE, NEW),
+    ),
+    "upsert, keeping": (
+        keeping,
+        lambda p: latest(p).upsert(table(NEW)),
+        BASE,
         replaced(BASE, NEW),
     ),
     "delete": (

@@ -20,7 +20,7 @@ from semistream.master import from_locator
 from semistream.master.parquet import master as parquet
 from semistream.testing import check_master
 
-# --- what others write --------------------------------------------------------------------------
+# --- what others write ----------------------------------------------------------------------------
 
 
 def test_folders_in_folders_and_files_that_are_not_data(tmp_path) -> None:
@@ -155,7 +155,7 @@ def test_names_that_need_care(tmp_path) -> None:
         ss.open_master(tmp_path / "twice.parquet", "id")
 
 
-# --- files that change --------------------------------------------------------------------------
+# --- files that change ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -225,3 +225,35 @@ def test_a_file_replaced_under_a_join_is_an_error(change, algorithm, begun, tmp_
         with pytest.raises(ss.MasterError, match=r"m\.parquet (was replaced|does not exist)"):
             list(join.drain())
         assert join.stats.waiting == waiting
+
+
+# --- keys that Python has no values for -----------------------------------------------------------
+
+_FAR = {
+    pa.date32(): [-(2**31), -5, 0, 4_000_000, 2**31 - 1],
+    pa.timestamp("ms"): [-(2**62), -5, 0, 2**61],
+    pa.timestamp("us"): [-(2**62), 0, 2**62],
+    pa.timestamp("us", "UTC"): [-(2**62), 0, 2**62],
+    pa.timestamp("ns"): [-(2**63) + 1, -1, 0, 1, 1_700_000_000_000_000_001, 2**63 - 1],
+    pa.uint32(): [0, 2**31, 2**32 - 1],
+    pa.uint64(): [0, 2**63 - 1, 2**63, 2**64 - 1],
+    pa.int8(): [-128, 0, 127],
+}
+
+
+@pytest.mark.parametrize("t", _FAR, ids=str)
+def test_keys_far_away(t, tmp_path) -> None:
+    """Dates after the year 9999, nanoseconds: row groups are searched by what is stored."""
+    values = _FAR[t]
+    storage = {32: pa.int32(), 64: pa.int64()}.get(t.bit_width)
+    stored = pa.array(values, t) if pa.types.is_integer(t) else pa.array(values, storage).view(t)
+    table = pa.table({"id": stored, "n": range(len(values))})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=2)
+    master = ss.open_master(tmp_path / "t.parquet", key="id")
+    assert master.describe().indexed
+    assert master.first.tolist() == sorted(master.first.tolist())
+    for algorithm in ("sweepjoin", "meshjoin"):
+        out = ss.join_batches(table.select(["id"]).to_batches(), master, "id", algorithm=algorithm)
+        assert sorted(n for batch in out for n in batch.column("n").to_pylist()) == [
+            *range(len(values))
+        ]

@@ -19,6 +19,7 @@ from ...columns import Chunks
 from ...errors import DamagedError
 from ...keys import codes_of, not_null
 from . import format as fmt
+from .bounds import UNREADABLE
 from .files import not_written
 
 I64 = NDArray[np.int64]
@@ -59,7 +60,10 @@ class Spill:
             size = self.file.tell()
             self._map = pa.py_buffer(mmap.mmap(self.file.fileno(), size, prot=mmap.PROT_READ))
         self._checked = np.zeros(len(self), np.bool_)
-        return [pa.ipc.read_record_batch(self._part(i), self._schema) for i in range(len(self))]
+        try:
+            return [pa.ipc.read_record_batch(self._part(i), self._schema) for i in range(len(self))]
+        except UNREADABLE as error:
+            raise self._damaged() from error
 
     def _part(self, i: int) -> pa.Buffer:
         offset, size, _ = self._parts[i]
@@ -67,14 +71,18 @@ class Spill:
 
     def check(self, numbers: I64) -> None:
         """Raise if one of these batches is not as it was written."""
+        whole = os.fstat(self.file.fileno()).st_size >= self._map.size
         for i in numbers[~self._checked[numbers]]:
-            whole = os.fstat(self.file.fileno()).st_size >= self._map.size
-            if not whole or fmt.crc(self._part(i)) != self._parts[i][2]:
-                raise DamagedError(
-                    f"rows that were sorted in a temporary file in {self._folder} came back with "
-                    "other bytes; nothing was changed: check the disk, and try again"
-                )
-            self._checked[i] = True
+            whole = whole and fmt.crc(self._part(i)) == self._parts[i][2]
+            self._checked[i] = whole
+        if not whole:
+            raise self._damaged()
+
+    def _damaged(self) -> DamagedError:
+        return DamagedError(
+            f"rows that were sorted in a temporary file in {self._folder} came back with other "
+            "bytes; nothing was changed: check the disk, and try again"
+        )
 
     def close(self) -> None:
         with suppress(OSError):  # what cannot be written cannot be flushed either
