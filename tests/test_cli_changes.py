@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -44,6 +45,58 @@ def test_upsert_delete_append_compact_expire(run: Run, store: str) -> None:
     assert json.loads(out)["expired"] == [1, 2, 3]
     assert json.loads(out)["versions"] == [4, 5]
     assert run("verify", store, "--version", "4")[0] == 0
+
+
+def test_unique_keys(run: Run) -> None:
+    table = pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]})
+    pq.write_table(table, "t.parquet")
+    pq.write_table(pa.concat_tables([table, table.slice(1)]), "twice.parquet")
+    code, _, err = run("build", "twice.parquet", "s", "--key", "id", "--unique")
+    assert code == 1
+    assert "2 keys would have more, such as id=2" in err
+    code, out, _ = run("build", "t.parquet", "s", "--key", "id", "--unique")
+    assert (code, "(each once)" in out) == (0, True)
+    assert "such as id=1" in run("append", "t.parquet", "s")[2]
+    assert run("upsert", "t.parquet", "s")[0] == 0
+    assert "each at most once, in every version (unique)" in run("inspect", "s")[1]
+    data = json.loads(run("inspect", "s", "--json")[1])
+    assert (data["unique"], data["promises_unique"]) == (True, True)
+
+
+def test_versions_that_go_by_themselves(run: Run, store: str) -> None:
+    write_changes()
+    assert "keeps    all versions" in run("inspect", store)[1]
+    for _ in range(3):
+        assert run("upsert", "changes.parquet", store)[0] == 0
+    code, out, _ = run("retain", store, "--keep", "2", "--json")
+    data = json.loads(out)
+    assert (code, data["version"], data["expired"], data["versions"]) == (0, 5, [1, 2, 3], [4, 5])
+    assert data["keep"] == {"versions": 2, "seconds": 0.0, "pins": []}
+    assert run("upsert", "changes.parquet", store)[0] == 0
+    assert "keeps    the last 2 versions" in run("inspect", store)[1]
+    assert [v["version"] for v in json.loads(run("inspect", store, "--json")[1])["versions"]] == [
+        6,
+        5,
+    ]
+    assert "keeps all its versions from version 7 on" in run("retain", store, "--all")[1]
+    assert run("build", "changes.parquet", "other", "--key", "product_id", "--keep", "1")[0] == 0
+    assert Store.open("other").manifest.keep is not None
+    assert run("retain", store)[0] == 2
+    code, out, _ = run("retain", store, "--keep", "3", "--older-than", "2h", "--pins", ".")
+    assert "less than 7200 s ago, and those that pins name in /" in run("inspect", store)[1]
+
+
+def test_restore(run: Run, store: str) -> None:
+    write_changes()
+    assert run("upsert", "changes.parquet", store)[0] == 0
+    (Path(store) / "manifests" / "00000002.json").unlink()
+    code, _, err = run("inspect", store)
+    assert code == 1
+    assert "00000002.json is missing" in err
+    code, out, _ = run("restore", store, "--version", "1")
+    assert (code, "version 3 has its 2,000 rows" in out) == (0, True)
+    assert rows_of(pa.Table.from_batches(Store.open(store).batches())) == rows_of(PRODUCTS)
+    assert "is the newest already" in run("restore", store, "--version", "3")[1]
 
 
 def test_a_csv_takes_the_types_of_the_store(run: Run) -> None:

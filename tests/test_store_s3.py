@@ -18,6 +18,8 @@ from shown import everything
 
 import semistream as ss
 from semistream.master import from_locator
+from semistream.master.store import format as fmt
+from semistream.master.store import writers as store_writers
 from semistream.master.store.place import place_at
 from semistream.testing import assert_same_rows, check_join, check_master
 
@@ -111,6 +113,58 @@ def test_of_two_writers_one_wins(bucket) -> None:
     assert found == [won[0][0]]
     named = {n for m in (store.manifest, latest.manifest) for r in m.runs for n in r.files}
     assert {f.name for f in store.place.list("data")} == named, "losers clean up behind themselves"
+
+
+def test_a_lost_newest_manifest_is_noticed(bucket) -> None:
+    store = made(bucket).upsert(some(1))
+    store.place.remove("manifests/00000002.json")
+    url = f"{bucket.url}/master/products"
+    for call in (
+        lambda: ss.Store.open(url, storage_options=bucket.options),
+        lambda: ss.open_master(url, storage_options=bucket.options),
+        lambda: store.upsert(some(2)),
+        store.newest,
+    ):
+        with pytest.raises(ss.DamagedError, match=r"00000002\.json is missing"):
+            call()
+    again = ss.Store.open(url, 1, storage_options=bucket.options).restore()
+    assert again.version == 3
+    assert_same_rows(pa.Table.from_batches(ss.Store.open(again.place).batches()), TABLE)
+    assert [file.name for file in store.place.list("newest")] == [f"00000003.{again.manifest.id}"]
+
+
+def test_old_versions_go_by_themselves(bucket) -> None:
+    store = made(bucket).retain(2)
+    for key in range(4):
+        store = store.upsert(some(key))
+    assert fmt.versions(store.place) == [5, 6]
+    named = {n for v in (5, 6) for r in fmt.read_manifest(store.place, v).runs for n in r.files}
+    assert {file.name for file in store.place.list("data")} == named
+    assert store.place.list("writers") == []
+    taken = {file.name: file.bytes for file in store.place.list("manifests")}
+    assert taken["00000001.json"] == len(fmt.EXPIRED), "its name stays taken for a day"
+
+
+def test_what_dead_writers_left_goes_after_a_day(bucket, monkeypatch) -> None:
+    """Also what one left that failed, and only when it is old."""
+    store = made(bucket)
+
+    def broken():
+        yield some(1).to_batches()[0]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.upsert(broken())
+    left = f"data/{'0' * 32}-00000.arrow"
+    store.place.replace(left, b"x")
+    assert len(store.place.list("writers")) == 1
+    store = store.upsert(some(1))
+    assert store.place.size(left) == 1
+    monkeypatch.setattr(store_writers, "LEFTOVER_AGE", -60.0)
+    store = store.upsert(some(2))
+    assert store.place.size(left) is None
+    assert store.place.list("writers") == []
+    assert store.verify() > 1
 
 
 # --- through a proxy that looks and meddles ------------------------------------------------------

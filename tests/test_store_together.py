@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,6 +180,65 @@ def test_files_of_a_living_writer_stay(verb, path) -> None:
     assert dict(rows_of(pa.Table.from_batches(store.batches()))) == {COUNTER: 0, 1: 10, 2: 10}
     store.verify()
     check_clean(path)
+
+
+def test_who_fails_beside_a_living_writer_is_cleaned_up_later(path) -> None:
+    """It may not look for what is left while another one works, so it leaves word of it."""
+
+    def inner() -> Iterator[pa.RecordBatch]:
+        yield from rows({5: 5}).to_batches()
+        (
+            path / "data" / f".{'0' * 32}-00000.arrow.x.tmp"
+        ).touch()  # as if it could not take it back
+        raise ZeroDivisionError
+
+    def outer() -> Iterator[pa.RecordBatch]:
+        yield from rows({1: 10}).to_batches()
+        with pytest.raises(ZeroDivisionError):
+            ss.Store.open(path).upsert(inner())
+        assert len(list((path / "writers").iterdir())) == 2
+        yield from rows({2: 10}).to_batches()
+
+    store = ss.Store.open(path).upsert(outer())
+    assert len(list((path / "writers").iterdir())) == 1, "one writer failed, and left something"
+    store.upsert(rows({3: 10}))
+    check_clean(path)
+
+
+def test_a_lock_that_may_not_be_looked_at_is_that_of_a_living_writer(path, monkeypatch) -> None:
+    """Another user's, on a store that both may change."""
+    lock = path / "writers" / f"{'1' * 32}.lock"
+    lock.touch()
+    left = path / "data" / f"{'1' * 32}-00000.arrow"
+    left.touch()
+    open_ = os.open
+
+    def forbidden(name, *more, **named):
+        if os.fspath(name) == str(lock):
+            raise PermissionError(13, "Permission denied")
+        return open_(name, *more, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", forbidden)
+        ss.Store.open(path).upsert(rows({1: 1}))
+        ss.Store.open(path).expire(0)
+        assert left.exists()
+    ss.Store.open(path).upsert(rows({2: 1}))
+    assert not left.exists()
+    check_clean(path)
+
+
+def test_a_writer_of_an_earlier_release_is_respected(path) -> None:
+    """Its lock lies in the data folder."""
+    lock = path / "data" / f".writer-{'2' * 32}.lock"
+    left = path / "data" / f"{'2' * 32}-00000.arrow"
+    left.touch()
+    with open(lock, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        ss.Store.open(path).expire(0)
+        assert left.exists()
+    ss.Store.open(path).expire(0)
+    assert not left.exists()
 
 
 def test_the_slower_of_two_writers_leaves_nothing(path) -> None:
