@@ -17,6 +17,7 @@ BITS, FIXED, VAR = 0, 1, 2  # kinds of columns
 SOUND = -1
 # What is wrong with an entry of an index, beyond a column: its number counts from 0.
 PLACE, ROWS, ORDER = -2, -3, -4
+MOST_ROWS = 0xFFFFFFFF  # of a page: a row's number has 32 bits
 
 
 @jit
@@ -40,35 +41,28 @@ def bad_entry(
             return p, PLACE
         if page < 1 or _outside(offset[p], page, sizes[shard[p]]):
             return p, PLACE
-        if n < 1 or n > page:
+        if n < 1 or n > page or n > MOST_ROWS:
             return p, ROWS
         if p < keyed:
             if first[p] > last[p] or (p > 0 and last[p - 1] > first[p]):
                 return p, ORDER
             if unique and p > 0 and last[p - 1] == first[p]:
                 return p, ORDER
-        nulls = False  # in its key
+        nulls, bits = False, (n + 7) >> 3  # whether its key has any; bytes of a bitmap
         for c in range(len(kind)):
-            if _bad_column(buffers[p], buffer[c], kind[c], width[c], n, page):
+            at, w = buffer[c], width[c]
+            valid, values = buffers[p, at], buffers[p, at + 1]
+            if valid != -1 and _outside(valid, bits, page):
                 return p, c
-            nulls |= is_key[c] and buffers[p, buffer[c]] != -1
+            # Where the data of strings begins is seen together with their offsets. Values without
+            # bytes need not be anywhere. A width is below 2**31, so this cannot overflow.
+            need = bits if kind[c] == BITS else (n + 1) * w if kind[c] == VAR else n * w
+            if (w or kind[c] == BITS) and _outside(values, need, page):
+                return p, c
+            nulls |= is_key[c] and valid != -1
         if nulls != (p >= keyed):
             return p, ORDER
     return SOUND, 0
-
-
-@jit
-def _bad_column(buffers: I64, at: int, kind: int, width: int, n: int, page: int) -> bool:
-    bits = (n + 7) >> 3
-    if buffers[at] != -1 and _outside(buffers[at], bits, page):
-        return True
-    if kind == BITS:
-        return _outside(buffers[at + 1], bits, page)
-    count = n + 1 if kind == VAR else n
-    if width == 0:
-        return False  # values without bytes
-    # Where the data of strings begins is seen together with their offsets: none need be there.
-    return count > page // width or _outside(buffers[at + 1], count * width, page)
 
 
 @jit

@@ -39,7 +39,7 @@ class PageCheck:
         strings = self._kind == k.VAR
         self._strings = [name for name, yes in zip(self._names, strings, strict=True) if yes]
         self._offsets, self._offset_width = self._buffer[strings] + 1, self._width[strings]
-        self._others = [j for j, column in enumerate(layout) if column.kind == "other"]
+        self.others = [j for j, column in enumerate(layout) if column.kind == "other"]
 
     def index(self, where: str, run: fmt.Run, column: dict[str, I64], buffers: I64) -> None:
         """Raise unless every page that a run's index describes can be there."""
@@ -76,13 +76,11 @@ class PageCheck:
 
     def nested(self, part: pa.Buffer, rows: int) -> str | None:
         """What is wrong with the columns of a page that pyarrow reads; None: nothing."""
-        if not self._others:
-            return None
         try:
             batch = pa.ipc.read_record_batch(part, self._stored)
             if batch.num_rows != rows:
                 return f"it has {batch.num_rows} rows, the index says {rows}"
-            for j in self._others:
+            for j in self.others:
                 batch.column(j).validate(full=True)
         except UNREADABLE as error:
             return str(error)
