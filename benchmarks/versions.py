@@ -1,6 +1,7 @@
 """What changes of a store cost: to write, to open, and to join with before they are compacted.
 
     python -m benchmarks.versions
+    python -m benchmarks.versions --versions 10000      only: a small upsert at 10 and at as many
 
 A store of products gets upserts of 1 % of random keys each. Then the same Zipf stream is joined
 with the version that has all of them as changes and with the compacted one, in turns, every file
@@ -167,6 +168,31 @@ def scattered(path: Path, version: int, args: argparse.Namespace) -> list[dict[s
     return lines
 
 
+# --- many versions -------------------------------------------------------------------------------
+
+
+def at_versions(path: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Upserts of one row in turns, in a store of 10 versions and in one of many."""
+    stores = {}
+    for versions in (10, args.versions):
+        store = ss.Store.create(path / str(versions), slices(args.rows), KEY)
+        while store.version < versions:
+            store, before = store.upsert(change(args.rows, 1, store.version)), store
+            before.close()
+        stores[versions] = store
+    took: dict[int, list[float]] = {versions: [] for versions in stores}
+    for number in range(64):
+        for versions, store in stores.items():
+            data = change(args.rows, 1, 10**6 + number)
+            seconds, stores[versions] = timed(lambda data=data, store=store: store.upsert(data))
+            took[versions].append(seconds)
+            store.close()
+    return [
+        {"versions": k, "median ms": 1e3 * statistics.median(v), "low": 1e3 * min(v),
+         "high": 1e3 * max(v), "n": len(v)} for k, v in took.items()
+    ]  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=parse_count, default=1_000_000, help="of the master")
@@ -178,12 +204,16 @@ def main() -> None:
     parser.add_argument("--skew", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
+    parser.add_argument("--versions", type=int, help="an upsert of one row at 10 and at as many")
     parser.add_argument("--out", type=Path, default=Path("bench-out"))
     args = parser.parse_args()
     path = args.out / "versions-store"
     shutil.rmtree(path, ignore_errors=True)
     args.out.mkdir(parents=True, exist_ok=True)
     try:
+        if args.versions:
+            print_table(at_versions(path, args))
+            return
         took, changed, compacted = write(path, args)
         print_table(took)
         joins = compare(path, (changed, compacted), args)

@@ -192,6 +192,10 @@ class Store(StorePages):
         Returns the number of pages; raises DamagedError at the first fault."""
         return verify(self, progress)
 
+    def require_unique(self) -> None:
+        if not self.manifest.unique:  # else every change has seen to it
+            super().require_unique()
+
     # --- versions ------------------------------------------------------------------------------
 
     def identity(self) -> str:
