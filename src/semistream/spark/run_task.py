@@ -17,6 +17,7 @@ from ..keys import codes_of, not_null
 from ..master import Store
 from ..master.store import format as fmt
 from ..master.store.change import write_piece
+from ..master.store.files import NotWrittenError
 from ..master.store.place import DATA, Place, place_at
 from ..master.store.run import Part, PartWriter, save_table, take_table
 from ..master.store.write import Design

@@ -89,7 +89,7 @@ class PageCheck:
 
 def check_table(where: str, table: pa.Table, schema: pa.Schema, rows: int) -> pa.Table:
     """Raise unless an index or claims have these columns, in one piece and without NULLs."""
-    if not table.schema.equals(schema):
+    if table.schema.names != schema.names or not all(map(_alike, table.schema, schema)):
         raise unsound(where, f"its columns are {table.schema.names} of {table.schema.types}")
     table.validate(full=True)
     if table.num_rows != rows:
@@ -99,6 +99,15 @@ def check_table(where: str, table: pa.Table, schema: pa.Schema, rows: int) -> pa
     if any(_inner_nulls(chunk) for c in table.columns for chunk in c.chunks):
         raise unsound(where, "it has NULLs within lists")
     return table
+
+
+def _alike(found: pa.Field, wanted: pa.Field) -> bool:
+    """The same type, whatever the items of a list are called, and whether NULL is declared."""
+    if not pa.types.is_fixed_size_list(wanted.type):
+        return bool(found.type == wanted.type)
+    a, b = found.type, wanted.type
+    alike = pa.types.is_fixed_size_list(a) and a.value_type == b.value_type
+    return bool(alike and a.list_size == b.list_size)
 
 
 def _inner_nulls(array: pa.Array) -> bool:

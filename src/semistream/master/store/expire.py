@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ...errors import SpecError, StoreError
 from . import format as fmt
-from .files import not_written
+from .files import NotWrittenError, not_written
 from .place import DATA, MANIFESTS, LocalPlace, Place, sync_dir
 from .writers import files_of, files_of_all, forgotten, living, try_to_clean
 from .writers import writing as writing
@@ -121,9 +121,8 @@ def _mark_expired(place: Place, version: int) -> None:
     try:
         with not_written(f"{place}/{name}", whole=False):
             place.replace(name, fmt.EXPIRED)
-    except StoreError as error:
-        full = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENOSPC
-        if not full or not isinstance(place, LocalPlace):
+    except NotWrittenError as error:
+        if error.errno != errno.ENOSPC or not isinstance(place, LocalPlace):
             raise
         # Where there is no room for eight bytes, expiring is the way to make some. Cut to its new
         # size, which is what tells an expired version, the manifest needs none.

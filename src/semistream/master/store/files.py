@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -29,20 +29,33 @@ _REMEDIES = {
 }
 
 
+class NotWrittenError(StoreError, OSError):
+    """A StoreError that is an OSError as well: who asks a full disk for its errno gets it."""
+
+    def __init__(self, message: str, number: int | None = None, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.errno, self.strerror = message, number, reason
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> Any:
+        return (type(self), (self.message, self.errno, self.strerror))
+
+
 @contextmanager
 def not_written(path: str | os.PathLike[str], whole: bool = True) -> Iterator[None]:
     """What the system says when a file cannot be written becomes an error of ours. That a name is
     taken is for the caller to judge. `whole`: so far nothing was changed."""
     try:
         yield
-    except FileExistsError:
+    except (FileExistsError, NotWrittenError):
         raise
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "see what is wrong with it, and try again")
-        so_far = "; nothing was changed: " if whole else "; "
-        raise StoreError(
-            f"{os.fspath(path)} cannot be written: {error.strerror or error}{so_far}{remedy}"
-        ) from error
+        reason, so_far = error.strerror or str(error), "; nothing was changed: " if whole else "; "
+        message = f"{os.fspath(path)} cannot be written: {reason}{so_far}{remedy}"
+        raise NotWrittenError(message, error.errno, reason) from error
 
 
 class StoreFile:
