@@ -145,6 +145,25 @@ def test_a_late_writer_cannot_take_a_number_that_expired(path) -> None:
     check_clean(path)
 
 
+def test_a_version_that_expires_as_soon_as_it_is_published(path, monkeypatch) -> None:
+    """The change was made: what comes back is a version that has it, and no error."""
+    from semistream.master.store import change as store_change
+
+    ss.Store.open(path).retain(1)
+    keep_as_told = store_change.keep_as_told
+
+    def late(*arguments) -> None:
+        monkeypatch.setattr(store_change, "keep_as_told", keep_as_told)
+        ss.Store.open(path).compact()
+        keep_as_told(*arguments)
+
+    monkeypatch.setattr(store_change, "keep_as_told", late)
+    store = ss.Store.open(path).upsert(table({7: 77}))
+    assert store.version == 4
+    assert (7, 77) in rows_of(pa.Table.from_batches(store.batches()))
+    assert there(path) == [4]
+
+
 def test_two_writers_and_few_versions(path) -> None:
     """Versions go as fast as they come, and no change is lost."""
     ss.Store.open(path).retain(1)

@@ -56,9 +56,11 @@ class DuplicateKeyError(MasterError):
     """Keys that were to be unique are not. `key` is one of them, by column; `count` is how many
     keys have more than one row, as far as was looked."""
 
-    def __init__(self, message: str, key: Mapping[str, object], count: int) -> None:
+    def __init__(
+        self, message: str, key: Mapping[str, object] | None = None, count: int = 0
+    ) -> None:
         super().__init__(message)
-        self.key, self.count = dict(key), count
+        self.key, self.count = dict(key or {}), count
 
     def __reduce__(self) -> tuple[type[DuplicateKeyError], tuple[str, dict[str, object], int]]:
         return (type(self), (str(self), self.key, self.count))

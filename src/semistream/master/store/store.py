@@ -185,7 +185,16 @@ class Store(StorePages):
             return self._at(change(self, kind, batches, spill_bytes, writer_batch, progress))
 
     def _at(self, manifest: fmt.Manifest | None) -> Store:
-        return self if manifest is None else Store(self.place, manifest, self.io, like=self)
+        """The version that was just published; a newer one where it has expired at once, as where
+        few versions are kept and many write."""
+        if manifest is None:
+            return self
+        try:
+            return Store(self.place, manifest, self.io, like=self)
+        except StoreError:
+            if manifest.version in fmt.versions(self.place):
+                raise
+            return Store.open(self.place, io=self.io)
 
     def verify(self, progress: Progress | None = None) -> int:
         """Check every byte of this version's files, and that rows lie where readers look for them.
