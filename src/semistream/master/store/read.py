@@ -69,6 +69,7 @@ class StorePages(Master):
         pages = len(index.rows)
         self.first, self.last = index.first[: index.keyed], index.last[: index.keyed]
         self._verified = np.zeros(pages, np.bool_)
+        self._sound = np.zeros(pages, np.bool_)  # their content was looked at
         self._unique = np.array([run.unique for run in runs], np.bool_)
         self._base = np.zeros(pages, np.int64)
         if self.mapped:
@@ -87,7 +88,7 @@ class StorePages(Master):
             name=str(self.place),
             created=self.manifest.created or None,
             # besides what is kept here, a view allocates code addresses and a list of masks
-            resident_bytes=self._verified.nbytes + self._base.nbytes + 16 * pages + index.allocated,
+            resident_bytes=2 * pages + self._base.nbytes + 16 * pages + index.allocated,
         )
 
     @property
@@ -120,34 +121,47 @@ class StorePages(Master):
         new = np.flatnonzero(wanted & ~self._verified[: len(wanted)])
         for at in range(0, len(new), CHECK_PAGES):
             some = new[at : at + CHECK_PAGES]
-            for page in some:
-                file = self.files[self.index.shard[page]]
-                part = file.buffer.slice(int(self.index.offset[page]), int(self.index.length[page]))
-                self._check(int(page), part)
-            self._check_bounds(some, self._base[some], self.index.buffers[some])
+            parts = [self._part(int(page)) for page in some]
+            self._check_sums(some, parts)
+            self._check_content(some, parts, self._base[some], self.index.buffers[some])
             self._verified[some] = True
 
     def checked(self) -> NDArray[np.bool_]:
         return self._verified
 
-    def _check(self, page: int, part: pa.Buffer) -> None:
-        """The bytes of a page, before anyone looks at them."""
-        if fmt.crc(part) != self.index.crc[page]:
-            raise self.damaged(page, "it has a wrong checksum")
-        if self._bounds.others:
-            wrong = self._bounds.nested(part, int(self.index.rows[page]))
-            if wrong is not None:
-                raise self.damaged(page, wrong)
+    def _part(self, page: int) -> pa.Buffer:
+        """The bytes of a mapped page."""
+        file = self.files[self.index.shard[page]]
+        return file.buffer.slice(int(self.index.offset[page]), int(self.index.length[page]))
 
-    def _check_bounds(self, numbers: I64, base: I64, buffers: I64) -> None:
-        """What the kernels are about to take for addresses, of pages that lie at `base`."""
-        index, run = self.index, self.index.run_of(numbers)
+    def _check_sums(self, numbers: I64, parts: Sequence[pa.Buffer]) -> None:
+        """The bytes of pages, before anyone looks at them."""
+        for page, part in zip(numbers, parts, strict=True):
+            if fmt.crc(part) != self.index.crc[page]:
+                raise self.damaged(int(page), "it has a wrong checksum")
+
+    def _check_content(
+        self, numbers: I64, parts: Sequence[pa.Buffer], base: I64, buffers: I64
+    ) -> None:
+        """What kernels, and pyarrow for nested columns, are about to take for addresses, of pages
+        that lie at `base`. Once is enough: bytes of the same checksum have the same."""
+        new = ~self._sound[numbers]
+        if not new.any():
+            return
+        index, some = self.index, numbers[new]
+        if self._bounds.others:
+            for i in map(int, np.flatnonzero(new)):
+                wrong = self._bounds.nested(parts[i], int(index.rows[numbers[i]]))
+                if wrong is not None:
+                    raise self.damaged(int(numbers[i]), wrong)
+        run = index.run_of(some)
         bad = self._bounds.pages(
-            base, index.length[numbers], index.rows[numbers],
-            (index.first[numbers], index.last[numbers]), buffers, run >= 0, self._unique[run],
+            base[new], index.length[some], index.rows[some], (index.first[some], index.last[some]),
+            buffers[new], run >= 0, self._unique[run],
         )  # fmt: skip
         if bad is not None:
-            raise self.damaged(int(numbers[bad[0]]), bad[1])
+            raise self.damaged(int(some[bad[0]]), bad[1])
+        self._sound[some] = True
 
     def damaged(self, page: int, why: str) -> DamagedError:
         file = self.files[self.index.shard[page]]
@@ -199,18 +213,17 @@ class StorePages(Master):
             self.files[shard[a]].read_into(int(offset[a]), view[at : at + size])
 
         self._in_parallel(fetch, list(zip(starts, ends, strict=True)))
-        for i, page in enumerate(numbers):
-            self._check(int(page), arena.slice(int(place[i]), int(length[i])))
+        parts = [arena.slice(int(a), int(n)) for a, n in zip(place, length, strict=True)]
+        self._check_sums(numbers, parts)
         base, buffers = arena.address + place, self.index.buffers[numbers]
-        self._check_bounds(numbers, base, buffers)
+        self._check_content(numbers, parts, base, buffers)
         self.traffic.pages += len(numbers)
         self.traffic.bytes += int(length.sum())
         chunks = self._chunks(columns, base, buffers)
         chunks.rows = self.index.rows[numbers]
 
         def array(c: int, j: int) -> pa.Array:
-            part = arena.slice(int(place[c]), int(length[c]))
-            return pa.ipc.read_record_batch(part, self.design.stored).column(columns[j])
+            return pa.ipc.read_record_batch(parts[c], self.design.stored).column(columns[j])
 
         chunks.array = array
         return Pages(
@@ -236,9 +249,7 @@ class StorePages(Master):
             future.result()
 
     def _batch(self, page: int) -> pa.RecordBatch:
-        file = self.files[self.index.shard[page]]
-        part = file.buffer.slice(int(self.index.offset[page]), int(self.index.length[page]))
-        return pa.ipc.read_record_batch(part, self.design.stored)
+        return pa.ipc.read_record_batch(self._part(page), self.design.stored)
 
     def _chunks(self, columns: Sequence[str], base: I64, buffers: I64) -> Chunks:
         self.check_columns(columns)
