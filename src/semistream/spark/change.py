@@ -148,7 +148,7 @@ class _Change:
     def _identity(self, store: Store) -> str:
         """The store itself, by whatever path; and not a copy of its files."""
         path: str = self.place.locator()["path"]
-        return f"{store.identity()} {path if self.place.remote else os.path.realpath(path)}"
+        return f"{store.manifest.store} {path if self.place.remote else os.path.realpath(path)}"
 
 
 def _change(df: DataFrame, asked: _Change, writer_batch: WriterBatch | None) -> Store:

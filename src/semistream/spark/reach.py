@@ -74,7 +74,8 @@ def _check_store(store: Store, place: LocalPlace) -> None:
     if _COMPARED.get(store) == now:
         return
     manifest = manifest_if_there(place, store.version)
-    if manifest is not None and manifest.store != store.identity():
+    known = store.manifest
+    if manifest is not None and (manifest.store, manifest.id) != (known.store, known.id):
         raise MasterError(
             f"{place} was deleted and built anew since the query began; start it again"
         )

@@ -17,7 +17,6 @@ from ..keys import codes_of, not_null
 from ..master import Store
 from ..master.store import format as fmt
 from ..master.store.change import write_piece
-from ..master.store.files import NotWrittenError
 from ..master.store.place import DATA, Place, place_at
 from ..master.store.run import Part, PartWriter, save_table, take_table
 from ..master.store.write import Design
@@ -25,7 +24,6 @@ from .reach import SHARED, open_in_task, writing_to
 
 I64 = NDArray[np.int64]
 RESULT = "result string"
-NOT_SHARED = (FileNotFoundError, NotADirectoryError, PermissionError)  # what may differ in a task
 
 
 @dataclass(frozen=True)
