@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PythonException
@@ -283,3 +284,18 @@ def test_cause_of_something_else() -> None:
     assert cause(RuntimeError("no word of ours")) is None
     own = ss.SpecError("as it is")
     assert cause(own) is own
+
+
+def test_a_key_with_two_rows_fails_the_query_where_one_was_wanted(spark, sales) -> None:
+    stream = spark.read.parquet(str(sales))
+    twice = pa.concat_tables([MASTER, MASTER.filter(pc.equal(MASTER["id"], SALES["id"][0]))])
+    for source, asked in (
+        (twice, {"validate": "many_to_one"}),
+        (pa.concat_tables([MASTER, MASTER]), {"validate": "m:1", "algorithm": "meshjoin"}),
+    ):
+        with pytest.raises(PythonException) as caught:
+            enrich(stream, source, on="id", **asked).collect()
+        error = cause(caught.value)
+        assert isinstance(error, ss.DuplicateKeyError)
+        assert "more than one row for id=" in str(error)
+    assert enrich(stream, MASTER, on="id", validate="many_to_one").count() == len(SALES)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sample_data import DISK, build, sales
 
@@ -121,6 +122,22 @@ def _paths(folder):
     for i, table in enumerate((ONCE, TWICE)):
         (folder / str(i)).mkdir()
         yield i, table
+
+
+def test_a_table_in_memory_tells_at_once() -> None:
+    assert ss.open_master(ONCE, key="id", unique=True).describe().unique
+    with pytest.raises(ss.DuplicateKeyError, match=r"1 keys .* such as id=7, and unique=True"):
+        ss.open_master(TWICE, key="id", unique=True)
+    one, two = _same_hash(2)  # two keys with one code
+    ss.open_master(pa.table({"id": [one, two]}), key="id", unique=True)
+
+
+def test_a_file_tells_when_a_join_meets_the_key(tmp_path) -> None:
+    pq.write_table(TWICE, tmp_path / "m.parquet")
+    master = ss.open_master(tmp_path / "m.parquet", key="id", unique=True)
+    assert rows_of(ss.join_batches([pa.record_batch({"id": [3]})], master, "id")) == [(3, "n3")]
+    with pytest.raises(ss.DuplicateKeyError, match="id=7"):
+        list(ss.join_batches([pa.record_batch({"id": [7]})], master, "id"))
 
 
 @pytest.mark.parametrize("word", ["one_to_one", "1:m", "sometimes"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -128,3 +129,13 @@ def _odd(t: pa.DataType) -> bool:
     else:
         children = [t.field(i).type for i in range(t.num_fields)]
     return any(plain_type(c) != c or _odd(c) for c in children)
+
+
+def shown_value(scalar: pa.Scalar) -> Any:
+    """A value for people: Python has none for dates after the year 9999, or for nanoseconds."""
+    try:
+        if getattr(scalar.type, "unit", None) != "ns":
+            return scalar.as_py()
+    except (ValueError, OverflowError, pa.ArrowException):
+        pass
+    return str(scalar.cast(pa.string(), safe=False).as_py())

@@ -16,6 +16,7 @@ from .errors import DuplicateKeyError, SpecError
 from .failures import attempt
 from .kernels import gather
 from .keys import KeyCoder
+from .layout import shown_value
 from .master import MasterInfo
 from .memory import Ledger
 from .ordered import NUMBER
@@ -137,14 +138,6 @@ def _extended(
     if ordered:
         fields.append(pa.field(NUMBER, pa.int64(), False))
     return pa.schema(fields), tuple(keys)
-
-
-def said(value: pa.Scalar) -> object:
-    """A value for people: Python has none for dates after the year 9999, or for nanoseconds."""
-    try:
-        return value.as_py()
-    except (ValueError, OverflowError, ImportError, pa.ArrowException):
-        return str(value.cast(pa.string(), safe=False).as_py())
 
 
 def duplicate_key(key: dict[str, object], count: int) -> DuplicateKeyError:
@@ -287,7 +280,8 @@ class Output:
         keys = pa.table(stream.gather(rows, places), names=[str(i) for i in range(len(names))])
         count = keys.group_by(keys.column_names).aggregate([]).num_rows
         raise duplicate_key(
-            dict(zip(self._coder.master, (said(c[0]) for c in keys.columns), strict=True)), count
+            dict(zip(self._coder.master, (shown_value(c[0]) for c in keys.columns), strict=True)),
+            count,
         )
 
     def _pairs(self, master: RowSource, start: I64, count: I32) -> Iterator[tuple[I64 | I32, I64]]:

@@ -175,6 +175,7 @@ def _add_enrich(found: Any) -> None:
     add("--how", default="inner", metavar="TYPE", help="inner, left, semi or anti [inner]")
     add("--columns", metavar="A,B", help="columns of the master to add [all]")
     add("--suffix", metavar="TEXT", help="put after master columns whose name IN has too")
+    add("--validate", metavar="RULE", help="many_to_one: a key with two rows is an error")
     add(
         "--memory",
         default="64MB",

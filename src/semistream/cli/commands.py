@@ -47,6 +47,7 @@ def enrich(args: Namespace) -> Result:
         args.algorithm,
         args.memory,
         suffix=args.suffix,
+        validate=args.validate,
         stream_schema=rows.schema,
     )
     with (

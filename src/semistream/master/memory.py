@@ -10,8 +10,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..columns import Chunks, one_batch
+from ..errors import DuplicateKeyError
 from ..keys import codes_of, not_null
 from .base import Master, MasterInfo, Pages, Traffic
+from .store.doubles import Doubles
 from .store.write import design, plain_batch
 
 I64 = NDArray[np.int64]
@@ -60,6 +62,21 @@ class MemoryMaster(Master):
             version=None,
             name="(in-memory table)",
         )
+
+    def require_unique(self) -> None:
+        """Everything is here: look at once."""
+        doubles, keyed = Doubles(self._design), int(self._cuts[self._keyed])
+        if keyed:
+            doubles.seen(self._codes[:keyed], self._batch.slice(0, keyed))
+        doubles.finish()
+        if doubles.count:
+            shown = ", ".join(f"{name}={value!r}" for name, value in doubles.example.items())
+            raise DuplicateKeyError(
+                f"{doubles.count:,} keys of the table have more than one row, such as {shown}, and "
+                "unique=True wants one each; remove the others, or leave unique out",
+                doubles.example,
+                doubles.count,
+            )
 
     def _widest_page(self) -> int:
         ends = Chunks.of(self._batch).widths(np.arange(len(self._batch), dtype=np.int64))

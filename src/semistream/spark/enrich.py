@@ -48,6 +48,7 @@ def enrich(
     partitions: int | None = None,
     stream_schema: str | StructType | None = None,
     workload: Workload | None = None,
+    validate: str | None = None,
 ) -> DataFrame:
     """Join every row of `df` with the master table.
 
@@ -81,6 +82,9 @@ def enrich(
 
     `workload` says what the stream is like (`semistream.sketch.sketch_stream` finds it in a
     sample), for the plan that chooses algorithm and division of memory; `explain` shows it.
+
+    `validate="many_to_one"`: a row that finds two rows of its key in the master fails the query
+    with a DuplicateKeyError that names the key.
     """
     check_frame(df)
     if stream_schema is not None:
@@ -88,6 +92,7 @@ def enrich(
     one: dict[str, Any] = {"on": on, "how": how, "columns": columns, "suffix": suffix}
     one |= {"algorithm": algorithm, "version": version, "version_column": version_column}
     one |= {"unmatched": unmatched, "matched_column": matched_column, "workload": workload}
+    one |= {"validate": validate}
     opened, stream = open_all(df, _masters(master, one), pins), Columns(df)
     try:
         steps = plan_steps(stream, opened, memory_per_task)

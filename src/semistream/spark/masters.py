@@ -52,6 +52,7 @@ class Master:
     unmatched: str | None = None
     matched_column: str | None = None
     workload: Workload | None = None
+    validate: str | None = None
 
     def settled(self) -> Master:
         """With `unmatched` said as a join type and a column."""
@@ -202,6 +203,7 @@ def make_step(
         pins=opened.pins,
         version_column=asked.version_column,
         matched_column=asked.matched_column,
+        validate="many_to_one" if opened.master.must_be_unique else asked.validate,
         auto=asked.algorithm == "auto",
         name=info.name,
         share=share,
@@ -220,6 +222,7 @@ def _rehearse(opened: Opened, incoming: pa.Schema, memory: int) -> tuple[SemiStr
         memory,
         suffix=asked.suffix,
         matched_column=asked.matched_column,
+        validate=asked.validate,
         workload=asked.workload or replace(stream_of(incoming), batch_rows=BATCH_ROWS),
     ) as join:
         return join, join.check(incoming)

@@ -41,6 +41,7 @@ class Step:
     pins: Folder | None = None  # None: the version of the locator, always
     version_column: str | None = None
     matched_column: str | None = None
+    validate: str | None = None
     auto: bool = False  # the algorithm may be another where the budget is too small for this one
     name: str = ""  # of the master, for counters and messages
     params: Params | None = None  # knobs that the driver's plan has chosen
@@ -118,6 +119,7 @@ class Step:
             self.params if algorithm == self.algorithm else None,
             suffix=self.suffix,
             matched_column=self.matched_column,
+            validate=self.validate,
             stream_schema=stream,
         )
 
@@ -167,7 +169,7 @@ class Step:
         options = place.get("options")
         place["options"] = options.mark() if isinstance(options, Options) else options
         question = [self.on, self.how, self.columns, self.suffix, self.algorithm]
-        question.append(self.matched_column)
+        question += [self.matched_column, self.validate]
         return json.dumps([place, question, str(stream)], default=repr)  # of no password
 
 

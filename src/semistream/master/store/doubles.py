@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...errors import DuplicateKeyError
+from ...layout import shown_value
 
 if TYPE_CHECKING:
     from .write import Design
@@ -45,11 +46,15 @@ class Doubles:
 
     def check(self) -> None:
         """All rows have passed: raise if there were any."""
+        self.finish()
+        if self.count:
+            raise duplicate_keys(self.example, self.count)
+
+    def finish(self) -> None:
+        """All rows have passed: `count` and `example` are complete."""
         if self._waiting is not None:
             self._count(*self._waiting)
             self._waiting = None
-        if self.count:
-            raise duplicate_keys(self.example, self.count)
 
     def _count(self, codes: I64, keys: pa.RecordBatch) -> None:
         same = codes[1:] == codes[:-1]
@@ -68,18 +73,8 @@ class Doubles:
             count = found.num_rows
         if count and not self.count:
             columns = zip(self._key, found.columns, strict=False)
-            self.example = {name: plain_value(column[0]) for name, column in columns}
+            self.example = {name: shown_value(column[0]) for name, column in columns}
         self.count += count
-
-
-def plain_value(scalar: pa.Scalar) -> Any:
-    """A value for people: Python has none for dates after the year 9999, or for nanoseconds."""
-    try:
-        if getattr(scalar.type, "unit", None) != "ns":
-            return scalar.as_py()
-    except (ValueError, OverflowError, pa.ArrowException):
-        pass
-    return str(scalar.cast(pa.string(), safe=False).as_py())
 
 
 def duplicate_keys(example: dict[str, Any], count: int) -> DuplicateKeyError:
