@@ -22,6 +22,7 @@ from shed_data import MEMORY, SHEDS, STREAM_KEYS, TABLE, Run, masters, overloade
 import semistream as ss
 from semistream.sealed import unseal
 from semistream.shed.keeper import Keeper
+from semistream.shed.receiver import MOST_CONNECTIONS
 from semistream.shed.remote import Remote, tcp_address
 from semistream.shed.segment import Doubtful, Packed, new_name
 from semistream.shed.state import SavedShed, load_shed, restore_shed
@@ -50,10 +51,12 @@ class Stall:
 
 
 def finished(receiver: ss.ShedReceiver) -> None:
-    """Every put has come to its end."""
-    keeper = receiver._keeper
-    with keeper._changed:
-        assert keeper._changed.wait_for(lambda: not keeper._puts, 60)
+    """Every request has come to its end, also those that nobody waits for any more."""
+    free = receiver._server._free
+    for _ in range(MOST_CONNECTIONS):
+        assert free.acquire(timeout=60)
+    for _ in range(MOST_CONNECTIONS):
+        free.release()
 
 
 def pushed(run: Run, stream: pa.Table) -> int:
@@ -93,8 +96,8 @@ def test_a_disk_that_stalls_longer_than_the_join_waits(
         assert stall.begun.is_set()
         stall.end.set()
         run.join._target._timeout = 20.0
-        drained(run)
         finished(receiver)
+        drained(run)
         assert not list(tmp_path.iterdir())
         later = Run(pread, ss.Shedding(receiver.address), stream_schema=stream.schema)
         assert later.join.stats.shed_out == 0
@@ -122,8 +125,8 @@ def test_drain_does_not_end_in_doubt(pread, tmp_path, monkeypatch) -> None:
         assert s.rows_in == len(stream) + len(more), "and all are answered"
         stall.end.set()
         run.join._target._timeout = 20.0
-        drained(run)
         finished(receiver)
+        drained(run)
         assert not receiver.segments()
     every = pa.concat_tables([stream, more])
     assert_same_rows(run.out, oracle(every, TABLE, "id", "left"))
