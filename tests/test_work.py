@@ -59,7 +59,7 @@ def _words(value: object) -> str:
 @pytest.mark.parametrize(
     ("fed", "warm", "rows", "pages", "steps", "pieces"),
     [
-        (("sweepjoin", PLAIN, "pread"), 100_000, 280_000, 0.05, 0.05, 0.30),
+        (("sweepjoin", PLAIN, "pread"), 660_000, 560_000, 0.05, 0.05, 0.30),
         (("meshjoin", SCAN, "pread"), 20_000, 30_000, 0.05, 0.05, 0.10),
         (("rmeshjoin", EARLY, "pread"), 20_000, 40_000, 0.10, 0.10, 0.30),
         (("cmeshjoin", SCAN, "pread"), 60_000, 60_000, 0.15, 0.15, 0.50),
