@@ -243,7 +243,7 @@ def test_a_folder_that_is_read_only(store, monkeypatch) -> None:
 def test_the_data_folder_is_missing(store) -> None:
     path = Path(store.place.name)
     shutil.rmtree(path / "data")
-    with pytest.raises(ss.StoreError, match=r"data/.* cannot be written: No such file.*nothing was changed"):
+    with pytest.raises(ss.StoreError, match=r"data/.* cannot be written: No such file.*nothing"):
         store.upsert(row())
     with pytest.raises(ss.DamagedError, match=r"data/.* cannot be opened: No such file"):
         ss.Store.open(path)
