@@ -19,6 +19,7 @@ from ..master.store import format as fmt
 from ..master.store.place import Place
 from ..master.store.run import join_parts
 from ..master.store.write import Design
+from ..master.store.writers import clean_run
 from .cause import told_plainly
 from .columns import Columns
 from .reach import writing_to
@@ -71,6 +72,7 @@ def write_run(
     with writing_to(str(place.data), "the driver"):
         parts = [part for result in results if (part := part_of(place, result)) is not None]
         joined = join_parts(place, run, plan, kind, parts)
+        clean_run(place, joined)
     more, nulls = (sum(result[name] for result in results) for name in ("more", "nulls"))
     return Written(joined, more, nulls)
 

@@ -196,6 +196,17 @@ def clean(place: Place, mine: str = "") -> list[str] | None:
     return gone
 
 
+def clean_run(place: Place, run: fmt.Run) -> None:
+    """Remove what tasks that died, or were repeated, left of a run that is complete. In an object
+    store others do so, a day later."""
+    if not isinstance(place, LocalPlace):
+        return
+    needed = set(run.files)
+    for file in place.list(DATA):
+        if file.name.lstrip(".").startswith(f"{run.id}-") and file.name not in needed:
+            place.remove(f"{DATA}/{file.name}")
+
+
 def forgotten(place: Place) -> list[str]:
     """Names of expired versions that need not be kept any more: no writer who could still take one
     of them is at work (or, in an object store, they are a day old). Those above the noted version
