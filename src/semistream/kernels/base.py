@@ -18,14 +18,14 @@ from numba.extending import intrinsic
 from .cache import ContentCache, code_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
+_CACHE_DIR = code_folder()  # looked for before the first kernel; None: nothing is kept
 
 
 def jit(function: F) -> F:
     """Compile, and keep what was compiled where nobody else can change it."""
     compiled = numba.njit(nogil=True, error_model="numpy")(function)
-    folder = code_folder()
-    if folder is not None:
-        compiled._cache = ContentCache(function, folder)
+    if _CACHE_DIR is not None:
+        compiled._cache = ContentCache(function, _CACHE_DIR)
     return cast(F, compiled)
 
 
