@@ -308,3 +308,14 @@ def test_a_task_of_spark_shows_no_storage_options() -> None:
     assert CANARY not in repr(EnrichTask([step])) + repr(wanted) + wanted.identity
     elsewhere = replace(step, locator=locator | {"options": Options(endpoint_url="http://other")})
     assert elsewhere.wanted(pa.schema([("k", pa.int64())])).identity != wanted.identity
+
+
+def test_an_address_of_a_receiver_shows_no_password() -> None:
+    with pytest.raises(ss.SpecError, match="not an address") as caught:
+        ss.SemiStreamJoin(
+            pa.table({"id": [1]}),
+            "id",
+            algorithm="sweepjoin",
+            shed=ss.Shedding("tcp://u:Secret@h:1"),
+        )
+    assert "Secret" not in str(caught.value)

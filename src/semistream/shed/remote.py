@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import ShedError
+from ..redact import address
 from .segment import (
     BAD,
     HINT,
@@ -51,7 +52,7 @@ def tcp_address(target: str | os.PathLike[str]) -> tuple[str, int] | None:
         return None
     match = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):([0-9]{1,5})", target)
     if match is None or not 0 < int(match[2]) < 1 << 16:
-        raise ValueError(f"{target!r} is not an address; write tcp://host:port")
+        raise ValueError(f"{address(target)!r} is not an address; write tcp://host:port")
     return match[1].strip("[]"), int(match[2])
 
 
