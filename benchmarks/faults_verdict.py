@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from semistream.spark.pins import ID, RETAINED
-from semistream.spark.warm import SAVE
+from semistream.spark.task.joins import SAVE
+from semistream.spark.task.versions import ID, RETAINED
 
 from .campaign import Truth, differing
 

@@ -15,11 +15,11 @@ from typing import Any
 import semistream as ss
 from benchmarks.laws_cell import STREAM_ROW, Cell, Progress, Table, curves, run
 from benchmarks.report import print_table, say
+from semistream.budget.split import KAPPA, Split, slot_bytes, split_memory
+from semistream.budget.split import STREAM_ROW as WIDEST_ROW
 from semistream.device import Device
 from semistream.errors import BudgetError
 from semistream.model import mesh
-from semistream.plan import KAPPA, Split, slot_bytes, split_memory
-from semistream.plan import STREAM_ROW as WIDEST_ROW
 from semistream.spec import ALGORITHMS, MasterFacts
 from semistream.tuner import DEFAULT_BUFFER
 

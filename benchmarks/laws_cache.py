@@ -17,10 +17,10 @@ import semistream as ss
 from benchmarks.laws_cell import Cell, Progress, Table, curves, run, stream_of
 from benchmarks.report import print_table, say
 from semistream import tuner
+from semistream.budget.split import ENTRY_BYTES, MOST_READ, STREAM_ROW, Split, split_memory
 from semistream.device import DEVICES, PAPER_CPU, Device
 from semistream.machine import Machine
 from semistream.model import cached
-from semistream.plan import ENTRY_BYTES, MOST_READ, STREAM_ROW, Split, split_memory
 from semistream.predict import predict
 from semistream.spec import ALGORITHMS
 from semistream.work import FILLED, KNOWS, Case, with_params

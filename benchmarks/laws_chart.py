@@ -15,8 +15,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks import laws_buffer, laws_cache
 from benchmarks.laws_cell import curves
+from semistream.budget.split import KAPPA
 from semistream.model import mesh
-from semistream.plan import KAPPA
 from semistream.tuner import DEFAULT_BUFFER
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")

@@ -14,11 +14,11 @@ import numpy as np
 import semistream as ss
 from benchmarks import workload
 from benchmarks.core_cell import BATCH
+from semistream.budget.split import cached_keys
 from semistream.device import DEVICES
 from semistream.machine import Machine
 from semistream.master import Master
 from semistream.master.modelled import ModelledMaster
-from semistream.plan import cached_keys
 from semistream.predict import Prediction
 from semistream.spec import ALGORITHMS, MasterFacts, Workload
 from semistream.testing import ManualClock

@@ -48,7 +48,7 @@ from benchmarks.spark_data import MASTER, Datasets, start_spark
 from benchmarks.spark_measure import WARM_UP, Work, check_answers, compare_builds, measure
 from benchmarks.spark_peers import VARIANTS, Setting, Variant
 from benchmarks.spark_results import comparison, goals, memory_lines
-from semistream.memory import parse_bytes
+from semistream.budget.ledger import parse_bytes
 from semistream.spark import build_store
 
 _FULL: dict[str, Any] = {

@@ -32,8 +32,8 @@ from benchmarks.report import Row, count_text, keep, parse_count, print_table, s
 from benchmarks.servers import PostgreSQL
 from benchmarks.spark_data import CORES, start_spark
 from benchmarks.spark_workers import workers_of_spark
+from semistream.budget.ledger import parse_bytes
 from semistream.master import Master
-from semistream.memory import parse_bytes
 from semistream.spark import enrich, progress
 
 KEY = workload.KEY
@@ -172,7 +172,7 @@ def forget(spark: SparkSession) -> None:
 
 def forget_in_some(spark: SparkSession, folder: Path, turn: int) -> None:
     def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from semistream.spark.warm import BROKER  # the worker's own: a global would be a copy
+        from semistream.spark.task.joins import BROKER  # the worker's own: a global would be a copy
 
         yield from batches
         BROKER.drop([each.join for each in BROKER.living.values() if each.join is not None])

@@ -15,11 +15,11 @@ from experiments.cells import HERE, Cell, cell
 from experiments.charts import GREY
 from experiments.measure import measure
 from experiments.streams import ZipfStream
+from semistream.budget.split import KAPPA, slot_bytes
 from semistream.device import PAPER_CPU, Device
 from semistream.master.facts import facts
 from semistream.model import mesh
 from semistream.model.mesh import best_buffer
-from semistream.plan import KAPPA, slot_bytes
 from semistream.spec import MasterFacts
 
 __all__ = [

@@ -19,12 +19,12 @@ from experiments.cells import HDD, PAPER, Cell, cell, opened, planned
 from experiments.masters import products
 from experiments.measure import measure
 from experiments.streams import ZipfStream
+from semistream.budget.split import STREAM_ROW, split_memory
 from semistream.device import PAPER_CPU, Device
 from semistream.master.facts import facts
 from semistream.model import hybrid, renewal, zipf
 from semistream.model.family import SOUGHT
 from semistream.model.mesh import service_rate
-from semistream.plan import STREAM_ROW, split_memory
 from semistream.spec import ALGORITHMS, MasterFacts
 from semistream.testing import ManualClock
 

@@ -18,11 +18,11 @@ import semistream as ss
 from benchmarks.laws_buffer import budget_for, in_pages
 from experiments.base import Row
 from experiments.cells import TUNED, Cell, opened, planned
+from semistream.budget.split import slot_bytes
 from semistream.device import PAPER_CPU, Cpu, Device
 from semistream.errors import BudgetError
 from semistream.master.facts import facts
 from semistream.model import mesh
-from semistream.plan import slot_bytes
 from semistream.spec import ALGORITHMS, MasterFacts
 from semistream.testing import ManualClock
 from semistream.work import Case

@@ -37,9 +37,9 @@ from experiments.hybrids import (
 )
 from experiments.measure import Course, interval
 from experiments.streams import ZipfStream
+from semistream.budget.split import slot_bytes
 from semistream.model import renewal
 from semistream.model.family import SOUGHT
-from semistream.plan import slot_bytes
 from semistream.stats import Stats
 
 ITERATIONS = 4_000  # the paper's

@@ -33,8 +33,8 @@ from experiments.disk_buffers import (
 )
 from experiments.masters import products
 from experiments.measure import told
+from semistream.budget.split import KAPPA
 from semistream.model.mesh import best_buffer, buffer_loss
-from semistream.plan import KAPPA
 from semistream.tuner import DEFAULT_BUFFER
 
 MEMORIES = (20e6, 40e6, 80e6, 160e6, 320e6)

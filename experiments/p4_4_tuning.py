@@ -37,10 +37,10 @@ from experiments.mesh_sizes import (
     with_window,
 )
 from experiments.streams import ZipfStream
+from semistream.budget.split import whole_bytes
 from semistream.device import PAPER_CPU, Device
 from semistream.machine import Machine
 from semistream.model import mesh
-from semistream.plan import whole_bytes
 from semistream.tuner import least_memory_for
 
 SKEW = 0.5

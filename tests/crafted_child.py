@@ -20,7 +20,8 @@ import pyarrow as pa
 
 import semistream as ss
 from semistream.master.store import change as store_change
-from semistream.master.store.manifest import _json_crc, crc
+from semistream.master.store.manifest import _json_crc
+from semistream.safety.sealed import checksum
 
 HOSTILE = [0, 1, -1, 7, 8, 63, -8, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, -(2**63), -(2**31)]
 ODD = [
@@ -101,7 +102,7 @@ class Crafted:
             writer.write_table(table, max_chunksize=options.get("chunk"))
         content = memory.getvalue().to_pybytes()
         (self.path / "data" / f"{run['id']}.{kind}").write_bytes(content)
-        run[f"{kind}_bytes"], run[f"{kind}_crc"] = len(content), crc(content)
+        run[f"{kind}_bytes"], run[f"{kind}_crc"] = len(content), checksum(content)
 
 
 def leaves(value: Any, path: tuple = ()) -> list[tuple]:
@@ -253,7 +254,7 @@ def index_bytes(store: Crafted, rng: random.Random) -> str:
     content = bytearray(file.read_bytes())
     told = _scribble(content, 0, len(content), rng)
     file.write_bytes(content)
-    run[f"{kind}_crc"] = crc(bytes(content))
+    run[f"{kind}_crc"] = checksum(bytes(content))
     return f"bytes of {kind}: {told}"
 
 
@@ -284,7 +285,7 @@ def page_bytes(store: Crafted, rng: random.Random) -> str:
     told = _scribble(content, begin, end, rng)
     file.write_bytes(content)
     sums = table["crc"].to_numpy().copy()
-    sums[page] = crc(bytes(content[begin:end]))
+    sums[page] = checksum(bytes(content[begin:end]))
     at = table.column_names.index("crc")
     store.put_table(run, "index", table.set_column(at, table.schema.field(at), pa.array(sums)))
     return f"bytes of page {page}: {told}"

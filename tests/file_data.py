@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import semistream as ss
-from semistream.keys import codes_of
 from semistream.master import Master, from_locator
+from semistream.rows.keys import codes_of
 from semistream.testing import check_join, check_master
 
 NULL = "__HIVE_DEFAULT_PARTITION__"

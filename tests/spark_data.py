@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import semistream as ss
-from semistream.spark.warm import BROKER
-from semistream.spark.worker import EnrichTask, Step
+from semistream.spark.task.enrich import EnrichTask, Step
+from semistream.spark.task.joins import BROKER
 
 # Spark's name of a join type, and the oracle's.
 SPARK_HOWS = {"inner": "inner", "left": "left", "left_semi": "semi", "left_anti": "anti"}

@@ -17,9 +17,10 @@ from damage import outcomes
 from spark_data import master_table, task_of, warm_joins
 
 import semistream as ss
-from semistream.spark import hot, warm
-from semistream.spark.warm import BROKER
-from semistream.spark.worker import EnrichTask
+from semistream.spark.task import hot_keys as hot
+from semistream.spark.task import joins as warm
+from semistream.spark.task.enrich import EnrichTask
+from semistream.spark.task.joins import BROKER
 from semistream.testing import assert_same_rows, oracle
 
 KEYS = 3_000

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 from sample_data import KEY_VALUES
 
-from semistream.columns import Chunks
-from semistream.layout import row_bytes
-from semistream.nested import value_bytes
-from semistream.records import Records
+from semistream.rows.chunks import Chunks
+from semistream.rows.layout import row_bytes, value_bytes
+from semistream.rows.records import Records
 from semistream.testing import rebatch, rows_of
 
 VALUES = {

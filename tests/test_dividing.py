@@ -15,12 +15,12 @@ from semistream.adapt import Pace
 from semistream.adapting import Adapting
 from semistream.aging import AgingGroups
 from semistream.backlog import Backlog
-from semistream.columns import Chunks
+from semistream.budget.ledger import Ledger
+from semistream.budget.split import Division
 from semistream.errors import SpecError
 from semistream.kernels import multimap
 from semistream.master.memory import MemoryMaster
-from semistream.memory import Ledger
-from semistream.plan import Division
+from semistream.rows.chunks import Chunks
 from semistream.testing import assert_same_rows, check_join, oracle
 
 MASTERS = (

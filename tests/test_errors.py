@@ -12,7 +12,7 @@ from sample_data import ALGORITHMS, build, products, sales
 
 import semistream as ss
 from semistream import errors
-from semistream.memory import Ledger, parse_bytes, show_bytes
+from semistream.budget.ledger import Ledger, parse_bytes, show_bytes
 from semistream.testing import check_join
 
 EVERY = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)]

@@ -20,7 +20,7 @@ from sample_data import DISK, build, least_memory, products, sales
 import semistream as ss
 from semistream import output
 from semistream.engine import Engine
-from semistream.sealed import Checked
+from semistream.safety.sealed import Checked
 from semistream.testing import check_faults, oracle, rows_of
 
 KEYS = [k for k in range(9) for _ in range((1, 2, 30)[k % 3])]

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
-from semistream.columns import Chunks
+from semistream.budget.ledger import Ledger
 from semistream.keygroups import KeyGroups
 from semistream.master.memory import MemoryMaster
-from semistream.memory import Ledger
+from semistream.rows.chunks import Chunks
 
 
 def group_cache(groups: int, threshold: int = 1) -> tuple[KeyGroups, Chunks]:
@@ -197,7 +197,7 @@ def test_rows_of_any_width_are_as_the_master_has_them(kind, seed, monkeypatch) -
     batch = pa.record_batch({"v": pa.array(values), "i": pa.array(range(4_000))})
     rows, ledger = Chunks.of(batch), Ledger(200_000)
     if "average" in kind:
-        monkeypatch.setattr("semistream.columns.value_bytes", on_average)
+        monkeypatch.setattr("semistream.rows.chunks.value_bytes", on_average)
         ledger.budget *= 3
     front = KeyGroups(batch.schema, 200_000, 50, 1, ledger)
     for _ in range(100):

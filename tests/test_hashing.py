@@ -10,8 +10,8 @@ import pytest
 import xxhash
 from sample_data import ALGORITHMS, KEY_VALUES, build, keys_for
 
-from semistream import keys
 from semistream.kernels import hashing
+from semistream.rows import keys
 from semistream.testing import check_join
 
 KEY_TYPES = list(KEY_VALUES)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import semistream as ss
 from semistream import KeyTypeError
-from semistream.keys import coerce, key_coder
+from semistream.rows.keys import coerce, key_coder
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 ZONES = [None, "UTC", "Asia/Tokyo", "+02:00"]

@@ -9,7 +9,7 @@ from damage import outcomes
 
 import semistream as ss
 from semistream.learnt import SCHEMA, load_learnt
-from semistream.sealed import seal
+from semistream.safety.sealed import seal
 from semistream.testing import assert_same_rows, oracle
 
 KEYS = 5_000

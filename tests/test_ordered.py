@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
-from semistream.memory import Ledger
+from semistream.budget.ledger import Ledger
 from semistream.ordered import NUMBER, Reorder
 from semistream.testing import assert_same_rows, oracle, rebatch
 

@@ -12,7 +12,7 @@ import pytest
 
 import semistream as ss
 from semistream.cli import main
-from semistream.packing import package
+from semistream.spark.ship import package
 
 PACKAGE = Path(ss.__file__).parent
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from plan_data import ALL, HDD, HEAP, READ, SMALL, STORE, TABLE, case
 
 import semistream as ss
+from semistream.budget.split import least_bytes
 from semistream.device import DEVICES, Device
 from semistream.machine import DEFAULT_MACHINE, Machine
 from semistream.master.facts import facts
 from semistream.model.mesh import best_buffer
-from semistream.plan import least_bytes
 from semistream.planner import cannot, plan
 from semistream.predict import predict
 from semistream.spec import ALGORITHMS, MasterFacts, Params, Workload

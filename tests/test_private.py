@@ -12,10 +12,10 @@ import pytest
 from damage import outcomes
 
 import semistream as ss
-from semistream import private
-from semistream.kernels import cache
-from semistream.private import is_private, private_folder, read_private, write_private
-from semistream.spark.scratch import scratch_folder
+from semistream.kernels import compile_cache as cache
+from semistream.safety import private
+from semistream.safety.private import is_private, private_folder, read_private, write_private
+from semistream.spark.task.hot_keys import scratch_folder
 
 OWN = private.own_name()
 

@@ -24,10 +24,10 @@ from semistream.cli import main
 from semistream.master.parquet.files import Options
 from semistream.master.sql.master import SqlMaster
 from semistream.master.sql.url import Place, Secret, parse_url
-from semistream.redact import HIDDEN, address, check_address, check_path, scrub
+from semistream.safety.redact import HIDDEN, address, check_address, check_path, scrub
 from semistream.spark import Master, into_delta
 from semistream.spark.pins_folder import local_path
-from semistream.spark.worker import EnrichTask, Step
+from semistream.spark.task.enrich import EnrichTask, Step
 
 CANARY = "kXq7Zr"
 TABLE = pa.table({"k": [1, 2], "v": [3, 4]})

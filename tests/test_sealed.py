@@ -8,7 +8,7 @@ from typing import IO
 import pyarrow as pa
 import pytest
 
-from semistream.sealed import HEAD_BYTES, SealError, seal, split_sealed, unseal, write_sealed
+from semistream.safety.sealed import HEAD_BYTES, SealError, seal, split_sealed, unseal, write_sealed
 
 CONTENT = b"seventeen waiting rows"
 

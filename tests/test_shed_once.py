@@ -20,7 +20,7 @@ from sample_data import sales
 from shed_data import MEMORY, SHEDS, STREAM_KEYS, TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
-from semistream.sealed import unseal
+from semistream.safety.sealed import unseal
 from semistream.shed.keeper import Keeper
 from semistream.shed.receiver import MOST_CONNECTIONS
 from semistream.shed.remote import Remote, tcp_address

@@ -21,7 +21,7 @@ from shed_data import TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
 from semistream.cli import main
-from semistream.sealed import seal
+from semistream.safety.sealed import seal
 from semistream.shed import keeper, receiver, wire
 from semistream.shed.remote import Remote, tcp_address
 from semistream.shed.segment import Packed, new_name

@@ -16,7 +16,7 @@ from sample_data import sales
 from shed_data import STREAM_KEYS, TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
-from semistream.sealed import HEAD_BYTES, seal
+from semistream.safety.sealed import HEAD_BYTES, seal
 from semistream.shed.remote import Remote, tcp_address
 from semistream.shed.segment import Gone, Packed, Segment, Unreadable, new_name, read_rows
 from semistream.shed.target import Folder

@@ -26,8 +26,8 @@ from semistream.spark import (
     upsert_store,
 )
 from semistream.spark import change as module
-from semistream.spark.run_task import CodeTask, ShardTask, _whole_codes
 from semistream.spark.schema import spark_type
+from semistream.spark.task.write import CodeTask, ShardTask, _whole_codes
 from semistream.testing import assert_same_rows, check_master
 
 FROM_SPARK = {"upsert": upsert_store, "append": append_to_store, "delete": delete_from_store}

@@ -17,7 +17,7 @@ from spark_data import PATIENCE, write_files
 import semistream as ss
 from semistream.spark import enrich, upsert_into
 from semistream.spark.checkpoint import NOTE
-from semistream.spark.pins import owner_named
+from semistream.spark.task.versions import owner_named
 
 __all__ = ["store"]
 SALES = pa.table({"id": pa.array([1, 2], pa.int64())})

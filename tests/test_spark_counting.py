@@ -14,14 +14,13 @@ from spark_data import master_table, sales_table, task_of, warm_joins
 
 import semistream as ss
 from semistream.spark import BatchProgress
-from semistream.spark import book as books
-from semistream.spark import tally as tallies
-from semistream.spark.book import EXECUTIONS, KEPT, OPEN_BATCHES, OPEN_CALLS, Book, Reports
-from semistream.spark.progress import entries_of
-from semistream.spark.tally import PHASES, Counting, Report, TaskTally
-from semistream.spark.warm import BROKER
-from semistream.spark.watch import line
-from semistream.spark.worker import EnrichTask
+from semistream.spark import reports as books
+from semistream.spark.progress import entries_of, line
+from semistream.spark.reports import EXECUTIONS, KEPT, OPEN_BATCHES, OPEN_CALLS, Book, Reports
+from semistream.spark.task import counters as tallies
+from semistream.spark.task.counters import PHASES, Counting, Report, TaskTally
+from semistream.spark.task.enrich import EnrichTask
+from semistream.spark.task.joins import BROKER
 
 KEYS = 2_000
 

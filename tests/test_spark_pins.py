@@ -18,10 +18,10 @@ from spark_data import task_of, warm_joins
 
 import semistream as ss
 from semistream.spark.masters import _locator
-from semistream.spark.pins import ID, Batch, Folder, Pins
 from semistream.spark.pins_folder import FOLDER, pins_folder
-from semistream.spark.warm import BROKER
-from semistream.spark.worker import EnrichTask, Step
+from semistream.spark.task.enrich import EnrichTask, Step
+from semistream.spark.task.joins import BROKER
+from semistream.spark.task.versions import ID, Batch, Folder, Pins
 
 __all__ = ["store"]
 

@@ -15,10 +15,11 @@ from pyspark.sql import functions as F
 from spark_data import frame, no_job, plan_of, stream_of, write_files
 
 import semistream as ss
+from semistream.budget.split import divide
 from semistream.master import open_master
 from semistream.master.facts import facts
-from semistream.plan import divide
-from semistream.spark import Master, enrich, overhead
+from semistream.spark import Master, enrich
+from semistream.spark import masters as overhead
 from semistream.spec import MasterFacts
 from semistream.testing import assert_same_rows, oracle
 

@@ -25,9 +25,9 @@ from spark_data import (
 
 import semistream as ss
 from semistream.spark import delta_sink, enrich, into_delta
-from semistream.spark.declared import check_columns
 from semistream.spark.frames import _parsed_here
-from semistream.spark.pins import Folder
+from semistream.spark.task.enrich import check_columns
+from semistream.spark.task.versions import Folder
 from semistream.testing import assert_same_rows, oracle
 
 MASTER = master_table([*range(100), 7, 7, None])

@@ -25,7 +25,7 @@ from spark_data import (
 )
 
 from semistream.spark import enrich
-from semistream.spark.warm import BROKER
+from semistream.spark.task.joins import BROKER
 from semistream.testing import assert_same_rows, oracle
 
 KEYS = 2_000
@@ -43,7 +43,7 @@ def look(spark: SparkSession, store: str) -> list[Any]:
     look leaves a mark on each join; what has no mark was not there last time."""
 
     def visit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from semistream.spark.warm import BROKER
+        from semistream.spark.task.joins import BROKER
 
         def mark(join: Any) -> None:
             join.seen, join.before, forget = [], join.stats, join.reset

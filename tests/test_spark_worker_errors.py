@@ -20,12 +20,11 @@ from spark_data import PATIENCE, frame, master_table, sales_table, stream_of, ta
 import semistream as ss
 from semistream.master.store.place import LocalPlace
 from semistream.spark import build_store, cause, enrich, upsert_into, upsert_store
-from semistream.spark.reach import writing_to
-from semistream.spark.run_task import part_of
-from semistream.spark.shares import Share
 from semistream.spark.ship import shipped
-from semistream.spark.warm import BROKER
-from semistream.spark.worker import EnrichTask
+from semistream.spark.task.enrich import EnrichTask, Share
+from semistream.spark.task.joins import BROKER
+from semistream.spark.task.open import writing_to
+from semistream.spark.task.write import part_of
 
 MASTER = master_table([*range(100)])
 SALES = sales_table(40, [*range(100)])

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.workload import zipf_ranks
-from semistream.keys import key_coder
-from semistream.spark.spread import CELLS, Spread, _fill
+from semistream.rows.keys import key_coder
+from semistream.spark.task.partition import CELLS, Spread, _fill
 
 KEYS = 100_000
 PAGES = 1_000

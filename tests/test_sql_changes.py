@@ -10,11 +10,11 @@ import pytest
 from servers import execute
 
 import semistream as ss
-from semistream.columns import Chunks
+from semistream.budget.ledger import Ledger
 from semistream.keygroups import KeyGroups
 from semistream.master.base import NOTHING
 from semistream.master.sql.master import SqlMaster
-from semistream.memory import Ledger
+from semistream.rows.chunks import Chunks
 
 _TABLES = itertools.count()
 ASKED = pa.record_batch({"id": pa.array([1, 2, 3, 99], pa.int64())})

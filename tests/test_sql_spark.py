@@ -15,7 +15,7 @@ from spark_data import frame, master_table, sales_table, stream_of, write_files
 import semistream as ss
 from benchmarks.servers import PASSWORD
 from semistream.spark import enrich
-from semistream.spark.worker import EnrichTask, Step
+from semistream.spark.task.enrich import EnrichTask, Step
 from semistream.testing import assert_same_rows, oracle
 
 MASTER = master_table([*range(100), *range(0, 100, 3), None])

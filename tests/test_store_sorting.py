@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
-from semistream.master.store.sorting import Sorter
+from semistream.rows.sort import Sorter
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("tags", pa.list_(pa.string()))])
 

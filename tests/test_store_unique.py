@@ -14,7 +14,7 @@ from crash_child import check_clean
 from version_data import KINDS
 
 import semistream as ss
-from semistream import keys
+from semistream.rows import keys
 from semistream.testing import check_master
 
 

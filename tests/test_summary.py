@@ -11,8 +11,8 @@ from sketch_data import draws, master, stream
 
 import semistream as ss
 from semistream import summary as summary_module
+from semistream.budget.split import SUMMARY_BYTES, summary_bytes
 from semistream.model import zipf
-from semistream.plan import SUMMARY_BYTES, summary_bytes
 from semistream.spec import Workload
 from semistream.summary import KEYS, Generation, Summary
 

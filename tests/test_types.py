@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
-from semistream.layout import plain
+from semistream.rows.layout import plain
 
 ROWS = 12
 ALGORITHMS = ["sweepjoin", "cmeshjoin", "hybridjoin", "cinlj", "ssij", "memory"]

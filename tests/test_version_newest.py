@@ -17,6 +17,7 @@ import semistream as ss
 from semistream.master import from_locator
 from semistream.master.store import format as fmt
 from semistream.master.store.place import LocalPlace, place_at
+from semistream.safety.sealed import checksum
 from semistream.testing import rows_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -272,7 +273,7 @@ def test_a_store_of_the_first_format_has_ids_too(path) -> None:
 
 def _crc(body: dict) -> int:
     plain = {k: v for k, v in body.items() if k != "crc32c"}
-    return fmt.crc(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    return checksum(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
 
 
 # --- one number, two contents ---------------------------------------------------------------------

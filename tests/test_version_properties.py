@@ -14,7 +14,7 @@ from sample_data import ALGORITHMS, HOWS, PARAMS, allowed, least_memory
 from version_data import HISTORIES, KINDS, History
 
 import semistream as ss
-from semistream import keys
+from semistream.rows import keys
 from semistream.testing import check_join, check_master
 
 HASHED = ("text", "decimal", "composite", "binary", "date and bool")

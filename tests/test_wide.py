@@ -10,11 +10,11 @@ import pytest
 from sample_data import ALGORITHMS
 
 import semistream as ss
-from semistream import columns
-from semistream.columns import Chunks, one_batch
 from semistream.master.store import change as store_change
 from semistream.master.store import merge as store_merge
-from semistream.master.store import sorting
+from semistream.rows import chunks as columns
+from semistream.rows import sort as sorting
+from semistream.rows.chunks import Chunks, one_batch
 from semistream.testing import assert_same_rows, check_join, check_master, rows_of
 
 MB = 10**6

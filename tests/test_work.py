@@ -11,13 +11,13 @@ import pytest
 from plan_data import READ, STORE, TABLE, case
 
 import semistream as ss
+from semistream.budget.split import STREAM_ROW, split_memory
 from semistream.device import DEVICES
-from semistream.layout import row_bytes
 from semistream.machine import DEFAULT_MACHINE
 from semistream.master.facts import facts
-from semistream.plan import STREAM_ROW, split_memory
 from semistream.predict import predict
 from semistream.rhythm import Rhythm
+from semistream.rows.layout import row_bytes
 from semistream.spec import MasterFacts, Workload
 from semistream.tuner import tune
 from semistream.work import Case, Work, work_of

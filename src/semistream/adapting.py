@@ -9,10 +9,10 @@ from collections.abc import Callable
 from time import perf_counter
 
 from .adapt import Climber, Knob, Pace, Period
+from .budget.split import Division
 from .dividing import Divider
 from .engine import Engine
 from .machine import this_machine
-from .plan import Division
 from .proposing import proposal
 
 MOST_SHARE = 0.95

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks
+from .budget.ledger import Ledger
 from .keygroups import KeyGroups
 from .master import Master
-from .memory import Ledger
+from .rows.chunks import Chunks
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -8,16 +8,16 @@ import pyarrow as pa
 
 from .aging import AgingGroups
 from .backlog import Backlog
+from .budget.ledger import Ledger
+from .budget.split import COLLECT, Division, Split, divided
 from .disk import BY_KEY, PHASES, DiskPhase, Parts, shows_groups
 from .front import Front
 from .keygroups import KeyGroups
 from .loading import load_whole, pinned_block, pinned_front
 from .master import Pages
 from .master.facts import facts
-from .memory import Ledger
 from .ordered import Reorder
 from .output import Counters, Output
-from .plan import COLLECT, Division, Split, divided
 from .question import Question
 from .summary import Summary
 

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks
-from .failures import RECOVERABLE
+from .budget.ledger import Ledger
+from .budget.split import CHUNK_BYTES, FEW, SMALL, slot_bytes, waiting_rows
 from .kernels import multimap
-from .layout import row_bytes
-from .memory import Ledger
-from .plan import CHUNK_BYTES, FEW, SMALL, slot_bytes, waiting_rows
+from .rows.chunks import Chunks
+from .rows.failures import RECOVERABLE
+from .rows.layout import row_bytes
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .budget.split import COLLECT, Division, Split
 from .disk.sweep import Sweep
 from .engine import Engine
 from .front import Front
 from .keygroups import KeyGroups
-from .plan import COLLECT, Division, Split
 
 
 class Divider:

@@ -20,14 +20,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .assembly import Assembly
-from .columns import Chunks
-from .encodings import Encodings
-from .failures import Failure, attempt
+from .budget.ledger import Ledger
+from .budget.split import INTAKE_BYTES, STREAM_ROW
 from .front import Hits
-from .layout import layouts
-from .memory import Ledger
-from .plan import INTAKE_BYTES, STREAM_ROW
 from .question import Question
+from .rows.chunks import Chunks
+from .rows.encodings import Encodings
+from .rows.failures import Failure, attempt
+from .rows.layout import layouts
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import Chunks
 from .master import Master
-from .records import Records
+from .rows.chunks import Chunks
+from .rows.records import Records
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -16,17 +16,17 @@ import pyarrow as pa
 
 from .adapt import Pace
 from .adapting import Adapting, Stopwatch
+from .budget.ledger import Ledger
 from .conditions import Condition
 from .dividing import divide_anew
-from .encodings import Encodings
 from .engine import Engine
 from .errors import BudgetError, MasterError, SpecError, StateError
-from .failures import Failure
 from .learnt import learn, load_learnt, save_learnt
 from .master import Master, Source
-from .memory import Ledger
 from .question import On, Question, ask, check_same_columns, stream_of
-from .sealed import SealError, seal, unseal
+from .rows.encodings import Encodings
+from .rows.failures import Failure
+from .safety.sealed import SealError, seal, unseal
 from .shed import Shedding, SheddingEngine, load_shed, restore_shed, save_shed, shed_target
 from .sketch import workload_of
 from .snapshot import Saved, load, save

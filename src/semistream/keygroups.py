@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks
-from .failures import RECOVERABLE
+from .budget.ledger import Ledger
+from .budget.split import ASLEEP, AWAKE, ENTRY_BYTES, LEAST_KEYS
 from .front import Front, Hits
 from .ghosts import Ghosts
 from .grouptable import Groups
 from .kernels import table
-from .memory import Ledger
-from .plan import ASLEEP, AWAKE, ENTRY_BYTES, LEAST_KEYS
+from .rows.chunks import Chunks
+from .rows.failures import RECOVERABLE
 from .segments import SEGMENTS, Segments
 
 I64 = NDArray[np.int64]

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks
 from .engine import Engine
 from .errors import SpecError
 from .keygroups import MOST_GROUP
 from .master.finding import find_rows
-from .sealed import SealError, seal, unseal
+from .rows.chunks import Chunks
+from .safety.sealed import SealError, seal, unseal
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks
+from .budget.ledger import Ledger
 from .front import Front, Hits
 from .grouptable import Groups, GroupTable
 from .kernels import search
 from .master import Master, Pages
-from .master.store.sorting import Sorter
-from .memory import Ledger
+from .rows.chunks import Chunks
+from .rows.sort import Sorter
 from .segments import new_rows
 
 I64 = NDArray[np.int64]

@@ -14,13 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, overload
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from .device import DEVICES, Cpu, Device, within
 from .errors import MachineError, SpecError
-from .private import (
+from .safety.private import (
     cache_home,
     is_private,
     own_name,
@@ -29,6 +28,7 @@ from .private import (
     temporary_home,
     write_private,
 )
+from .safety.sealed import checksum
 
 Floats: TypeAlias = "NDArray[np.float64]"
 Points: TypeAlias = tuple[tuple[float, float], ...]
@@ -207,7 +207,7 @@ def _read(place: Path) -> Machine:
 def _check(fields: Mapping[str, Any]) -> str:
     """The same for the same fields, however they are laid out."""
     plain = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return f"{google_crc32c.value(plain.encode()):08x}"
+    return f"{checksum(plain.encode()):08x}"
 
 
 # What is assumed where nothing was measured: what `calibrate` found on a quiet virtual machine with

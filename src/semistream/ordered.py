@@ -15,16 +15,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks
+from .budget.ledger import Ledger
 from .errors import SpillError
-from .failures import attempt
-from .memory import Ledger
-from .sealed import Checked
+from .rows.chunks import Chunks
+from .rows.failures import attempt
+from .safety.sealed import Checked, checksum
 
 I64 = NDArray[np.int64]
 NUMBER = "__number"  # what the last column is called inside; never found by its name
@@ -40,7 +39,7 @@ class _File:
     crc: int
 
     def batches(self) -> list[pa.RecordBatch]:
-        if google_crc32c.value(self.content) != self.crc:
+        if checksum(self.content) != self.crc:
             raise SpillError(
                 f"{self.content.size} bytes of answers in a temporary file in "
                 f"{tempfile.gettempdir()} are not as they were written: they cannot be given; see "

@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks, Sizes
+from .budget.ledger import Ledger
 from .conditions import Condition
 from .errors import DuplicateKeyError, SpecError
-from .failures import attempt
 from .kernels import gather
-from .keys import KeyCoder
-from .layout import shown_value
 from .master import MasterInfo
-from .memory import Ledger
 from .ordered import NUMBER
-from .records import Records
+from .rows.chunks import Chunks, Sizes
+from .rows.failures import attempt
+from .rows.keys import KeyCoder
+from .rows.layout import shown_value
+from .rows.records import Records
 from .spec import JoinSpec
 
 I64 = NDArray[np.int64]

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .budget.ledger import show_bytes
+from .budget.split import least_bytes
 from .errors import BudgetError, MasterError
 from .machine import Machine, this_machine
-from .memory import show_bytes
-from .plan import least_bytes
 from .predict import Prediction
 from .spec import ALGORITHMS, Algorithm, MasterFacts, Params, Workload
 from .tuner import tune

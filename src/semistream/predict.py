@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .budget.split import STREAM_ROW, Split, split_memory
 from .device import Cpu
 from .machine import Machine
 from .model import zipf
-from .plan import STREAM_ROW, Split, split_memory
 from .work import Case, Work, work_of
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .budget.split import Division
 from .dividing import cache_bytes
 from .engine import Engine
 from .errors import SemiStreamError
 from .machine import Machine
 from .master.facts import facts
 from .model import zipf
-from .plan import Division
 from .sketch import workload_of
 from .spec import Workload
 from .tuner import tune

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from .budget.ledger import parse_bytes
+from .budget.split import STREAM_ROW, Split, least_memory, split_memory
 from .conditions import Condition, check_condition
 from .errors import MasterError, SpecError
-from .keys import KeyCoder, key_coder, pair_names
-from .layout import row_bytes
 from .master import Master, Source, open_master
 from .master.base import no_order
 from .master.facts import facts
-from .memory import parse_bytes
 from .output import Shape, output_shape
-from .plan import STREAM_ROW, Split, least_memory, split_memory
 from .planner import Plan, plan
+from .rows.keys import KeyCoder, key_coder, pair_names
+from .rows.layout import row_bytes
 from .spec import (
     Algorithm,
     JoinSpec,

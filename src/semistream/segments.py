@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks, group_rows
 from .grouptable import Groups, GroupTable
-from .records import Records
+from .rows.chunks import Chunks, group_rows
+from .rows.records import Records
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from .engine import Engine
 from .errors import SpecError
-from .keys import KeyCoder, codes_of, is_natural, key_coder, pair_names
-from .layout import plain, row_bytes
 from .master import Master, MasterInfo, Source, open_master
 from .master.finding import find_rows
 from .question import On
+from .rows.keys import KeyCoder, codes_of, is_natural, key_coder, pair_names
+from .rows.layout import plain, row_bytes
 from .skew import Counts, counts_of, fit_skew, popularity, without_orphans
 from .spec import Workload
 from .summary import Generation

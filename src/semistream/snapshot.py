@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .budget.split import Division
 from .disk import DiskPhase
 from .engine import Engine
 from .errors import BudgetError, StateError
-from .plan import Division
 from .spec import Params
 
 KNOBS = ("front_share", "read_bytes", "page_pool")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .budget.ledger import Ledger
 from .device import Cpu
 from .engine import Engine
-from .memory import Ledger
 from .output import Counters
 from .spec import algorithm_named
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .kernels import tally
+from .kernels import sample as tally
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

@@ -19,10 +19,10 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from .budget.ledger import show_bytes
+from .budget.split import least_bytes, read_size
 from .errors import SpecError
 from .machine import Machine
-from .memory import show_bytes
-from .plan import least_bytes, read_size
 from .predict import Prediction, predict
 from .work import Case, with_params
 

@@ -9,7 +9,7 @@ from itertools import chain
 import pyarrow as pa
 
 from .errors import StateError
-from .failures import RECOVERABLE, Failure
+from .rows.failures import RECOVERABLE, Failure
 
 
 class Turns:

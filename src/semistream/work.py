@@ -14,11 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .model import planned, zipf
-from .model.family import disk_work
-from .model.setting import DiskWork, Setting
-from .model.sweeps import rounds, swept
-from .plan import (
+from .budget.split import (
     ASLEEP,
     AWAKE,
     CHUNK_BYTES,
@@ -28,6 +24,10 @@ from .plan import (
     cached_keys,
     waiting_rows,
 )
+from .model import planned, zipf
+from .model.family import disk_work
+from .model.setting import DiskWork, Setting
+from .model.sweeps import rounds, swept
 from .rhythm import GUESSES, Rhythm, fills
 from .spec import Algorithm, MasterFacts, Params, Workload
 

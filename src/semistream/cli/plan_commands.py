@@ -8,6 +8,7 @@ from argparse import Namespace
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from ..budget.ledger import parse_bytes, show_bytes
 from ..calibrate import measure_costs, measure_pages, measure_reads
 from ..calibrate.costs import Costs
 from ..device import DEVICES
@@ -15,7 +16,6 @@ from ..errors import SpecError
 from ..machine import Machine, this_machine
 from ..master import Master, Store
 from ..master.facts import facts
-from ..memory import parse_bytes, show_bytes
 from ..planner import Plan, cannot
 from ..planner import plan as make_plan
 from ..question import master_and_key

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..budget.ledger import parse_bytes, show_bytes
 from ..errors import ConflictError, SpecError
 from ..master import Store
 from ..master.store.format import read_manifest, versions
-from ..memory import parse_bytes, show_bytes
 from .commands import Result, names
 from .files import Rows, read_rows
 from .progress import Progress

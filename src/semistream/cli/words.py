@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import SpecError
-from ..redact import address, check_path
+from ..safety.redact import address, check_path
 
 
 class Parser(ArgumentParser):

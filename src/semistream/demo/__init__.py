@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..budget.ledger import show_bytes
 from ..errors import SemiStreamError
-from ..memory import show_bytes
 from .data import KEY, write_products, write_sales
 from .runs import (
     WARM_UP,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..memory import show_bytes
+from ..budget.ledger import show_bytes
 from . import CONTENDERS, Report
 from .data import KEY
 from .runs import BROADCAST_TABLE, WARM_UP, Counters

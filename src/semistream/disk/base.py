@@ -12,9 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..backlog import Backlog
+from ..budget.ledger import Ledger
 from ..front import Front
 from ..master import Master, Pages
-from ..memory import Ledger
 from ..output import Output
 from ..spec import Params
 

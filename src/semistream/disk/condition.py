@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import SpecError
-from ..failures import Failure, attempt
 from ..master import Pages
+from ..rows.failures import Failure, attempt
 from .base import Parts
 from .scan import Scan
 

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..budget.ledger import show_bytes
 from ..errors import BudgetError
 from ..kernels import search
-from ..keys import is_natural, values_of
 from ..master import Pages
 from ..master.base import TooBigError
-from ..memory import show_bytes
+from ..rows.keys import is_natural, values_of
 from .base import Parts
 from .sweep import Sweep
 

@@ -33,9 +33,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import MasterError
-from ..failures import Failure
 from ..kernels import multimap
 from ..master import Pages
+from ..rows.failures import Failure
 from .base import DiskPhase, Parts
 from .teach import Collector, groups_of, shows_groups
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..backlog import Links
-from ..columns import Chunks
-from ..failures import RECOVERABLE
+from ..budget.ledger import Ledger
 from ..front import Front
 from ..kernels import multimap
 from ..master import Master, Pages
-from ..memory import Ledger
+from ..rows.chunks import Chunks
+from ..rows.failures import RECOVERABLE
 from ..segments import new_rows
 
 I64 = NDArray[np.int64]

@@ -1,0 +1,1 @@
+"""Compiled loops: addresses and arrays in, arrays out; no Arrow, nothing kept alive."""

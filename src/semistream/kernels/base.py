@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .cache import ContentCache, code_folder
+from .compile_cache import ContentCache, code_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CACHE_DIR = code_folder()  # looked for before the first kernel; None: nothing is kept

@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import Chunks
 from ..errors import MasterError, SpecError
 from ..kernels import search
-from ..keys import codes_of, key_coder, not_null
+from ..rows.chunks import Chunks
+from ..rows.keys import codes_of, key_coder, not_null
 from .finding import find_rows
 
 I64 = NDArray[np.int64]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..layout import layouts, row_bytes
+from ..rows.layout import layouts, row_bytes
 from ..spec import MasterFacts
 from .base import Master
 

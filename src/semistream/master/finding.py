@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import group_rows, one_batch
 from ..kernels import search
+from ..rows.chunks import group_rows, one_batch
 
 if TYPE_CHECKING:
     from .base import Master, Pages

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import Chunks, one_batch
 from ..errors import DuplicateKeyError
-from ..keys import codes_of, not_null
+from ..rows.chunks import Chunks, one_batch
+from ..rows.keys import codes_of, not_null
 from .base import Master, MasterInfo, Pages, Traffic
 from .store.doubles import Doubles
 from .store.write import design, plain_batch

@@ -12,15 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.model import zipf
-from semistream.model.numbers import (
-    FloatArray,
-    Numbers,
-    as_floats,
-    like,
-    require_at_least,
-    require_skew,
-)
+from . import zipf
+from .numbers import FloatArray, Numbers, as_floats, like, require_at_least, require_skew
 
 COUNTER = 8.0
 """Bytes that counting the uses of a cached tuple takes, as published."""

@@ -21,11 +21,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from semistream.errors import SpecError
-from semistream.model import planned, renewal, zipf
-from semistream.model.numbers import as_floats
-from semistream.model.setting import DiskWork, Setting
-from semistream.model.sweeps import sweep_work
+from ..errors import SpecError
+from . import planned, renewal, zipf
+from .numbers import as_floats
+from .setting import DiskWork, Setting
+from .sweeps import sweep_work
 
 SOUGHT = {False: 0.88, True: 0.82}
 """Slots in use at a lookup, by whether the master is mapped: 0.86 to 0.92 and 0.77 to 0.87 measured

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semistream.errors import SpecError
-from semistream.model import zipf
-from semistream.model.numbers import require_at_least
+from ..errors import SpecError
+from . import zipf
+from .numbers import require_at_least
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from semistream.errors import SpecError
-from semistream.model.numbers import Numbers, require_at_least
+from ..errors import SpecError
+from .numbers import Numbers, require_at_least
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.errors import SpecError
+from ..errors import SpecError
 
 FloatArray: TypeAlias = NDArray[np.float64]
 

@@ -23,8 +23,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from semistream.model import zipf
-from semistream.model.numbers import FloatArray, as_floats
+from . import zipf
+from .numbers import FloatArray, as_floats
 
 PENDING = 4096.0  # new rows that are looked at together
 FILL = 0.7  # of the slots, when a join phase comes

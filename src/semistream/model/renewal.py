@@ -24,8 +24,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from semistream.model import zipf
-from semistream.model.numbers import FloatArray, as_floats, require_at_least
+from . import zipf
+from .numbers import FloatArray, as_floats, require_at_least
 
 
 @dataclass(frozen=True)

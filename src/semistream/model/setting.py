@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from semistream.errors import SpecError
-from semistream.model import zipf
-from semistream.model.numbers import require_at_least, require_skew
+from ..errors import SpecError
+from . import zipf
+from .numbers import require_at_least, require_skew
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.model import zipf
-from semistream.model.numbers import as_floats
-from semistream.model.setting import DiskWork, Setting
+from . import zipf
+from .numbers import as_floats
+from .setting import DiskWork, Setting
 
 PARTS = 4
 """A sweep over pages that are read frees one in so many slots at a time."""

@@ -13,14 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from semistream.model.numbers import (
-    FloatArray,
-    Numbers,
-    as_floats,
-    like,
-    require_at_least,
-    require_skew,
-)
+from .numbers import FloatArray, Numbers, as_floats, like, require_at_least, require_skew
 
 HEAD = 32
 """Ranks that are added one by one before a sum becomes an integral."""

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..columns import Chunks
-from ..failures import RECOVERABLE
-from ..memory import Ledger
+from ..budget.ledger import Ledger
+from ..rows.chunks import Chunks
+from ..rows.failures import RECOVERABLE
 
 I64 = NDArray[np.int64]
 CHUNK_BYTES = 512  # what a chunk costs besides its rows

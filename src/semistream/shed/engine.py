@@ -19,8 +19,8 @@ from functools import partial
 
 import pyarrow as pa
 
+from ..budget.ledger import Ledger
 from ..errors import ShedError
-from ..memory import Ledger
 from ..question import Question
 from .moves import EXAMINE, Moves, NoRoom
 from .policy import Shedding

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition
 
+from ..budget.ledger import show_bytes
 from ..errors import ShedError
-from ..memory import show_bytes
 from .segment import Segment, number_of
 from .target import Folder, Found
 

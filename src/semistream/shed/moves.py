@@ -11,14 +11,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..backlog import Backlog
-from ..columns import Chunks
-from ..encodings import Encodings
+from ..budget.ledger import Ledger
+from ..budget.split import INTAKE_BYTES
 from ..engine import ROOM_BYTES, Engine
 from ..errors import BudgetError, ShedError
 from ..front import Front
-from ..memory import Ledger
-from ..plan import INTAKE_BYTES
 from ..question import Question
+from ..rows.chunks import Chunks
+from ..rows.encodings import Encodings
 from .buffer import StreamBuffer, fitting, widths
 from .outside import Outside
 from .policy import Popularity, Shedding, chooser

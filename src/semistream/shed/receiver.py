@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import BoundedSemaphore, Thread
 from typing import Any
 
+from ..budget.ledger import parse_bytes
 from ..errors import ShedError, SpecError
-from ..memory import parse_bytes
 from .keeper import Keeper
 from .remote import tcp_place
 from .segment import Doubtful, Gone, Segment, Unreadable, unreadable

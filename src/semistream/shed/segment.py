@@ -16,15 +16,15 @@ import sys
 from dataclasses import dataclass
 from typing import IO, Any
 
-import google_crc32c
 import pyarrow as pa
 
 from ..errors import ShedError, SpecError, StateError
-from ..sealed import (
+from ..safety.sealed import (
     HEAD_BYTES,
     TAIL_BYTES,
     SealError,
     check_tail,
+    checksum,
     content_length,
     seal,
     split_sealed,
@@ -148,7 +148,7 @@ def read_about(file: IO[bytes], name: str, size: int) -> Segment:
     if length > MOST_ABOUT:
         raise SealError(f"its description has {length} bytes, more than {MOST_ABOUT}")
     about = file.read(length)
-    check_tail(file.read(TAIL_BYTES), google_crc32c.value(about))
+    check_tail(file.read(TAIL_BYTES), checksum(about))
     rows = content_length("rows", file.read(HEAD_BYTES))
     whole = 2 * (HEAD_BYTES + TAIL_BYTES) + length + rows
     if size != whole:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ..errors import StateError
 from ..output import Counters
-from ..sealed import seal, split_sealed, unseal
+from ..safety.sealed import seal, split_sealed, unseal
 from .engine import SheddingEngine
 from .segment import BAD
 

@@ -3,15 +3,14 @@ see what each micro-batch did."""
 
 from __future__ import annotations
 
-from ..packing import package
 from .build import build_store
 from .cause import cause
 from .change import append_to_store, delete_from_store, upsert_into, upsert_store
 from .delta_sink import into_delta
 from .enrich import enrich, explain
 from .masters import Master
-from .progress import BatchProgress, Seconds, progress
-from .watch import watch
+from .progress import BatchProgress, Seconds, progress, watch
+from .ship import package
 
 __all__ = [
     "BatchProgress",

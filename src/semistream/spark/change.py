@@ -23,10 +23,10 @@ from ..master.store.expire import writing
 from ..master.store.index import claimed
 from ..master.store.place import Place, place_at
 from ..master.store.write import design
+from .build import Written, check_partitions, fitting, write_run
 from .columns import Columns
 from .frames import attempt_of, change_of, check_frame, is_stream, needs_writer
 from .once import Once, check_name
-from .run import Written, check_partitions, fitting, write_run
 
 ATTEMPTS = 5
 MERGE_BYTES = 1 << 30  # the most that the driver merges by itself; beyond it, Store.compact

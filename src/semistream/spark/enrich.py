@@ -20,13 +20,11 @@ from ..master import Source
 from ..spec import Workload
 from .columns import Columns
 from .frames import check_frame, with_columns
-from .masters import Master, Opened, budgets, make_step, open_all
-from .overhead import say_overhead
+from .masters import Master, Opened, budgets, make_step, open_all, say_overhead
 from .progress import Counters
-from .shares import task_bytes
 from .ship import shipped
 from .shuffle import shuffled
-from .worker import EnrichTask, Step
+from .task.enrich import EnrichTask, Step, task_bytes
 
 
 def enrich(

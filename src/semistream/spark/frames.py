@@ -21,8 +21,8 @@ from pyspark.sql.utils import is_remote
 from ..errors import SpecError
 from .checkpoint import owner_of
 from .once import Once
-from .pins import BATCH, QUERY, Batch
-from .tally import APP, ROOT
+from .task.counters import APP, ROOT
+from .task.versions import BATCH, QUERY, Batch
 
 REFUSED = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 

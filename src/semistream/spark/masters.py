@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,27 +11,29 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from ..budget.ledger import parse_bytes, show_bytes
+from ..budget.split import divide
 from ..errors import BudgetError, SpecError
 from ..join import SemiStreamJoin
-from ..keys import pair_names
 from ..master import Master as OpenMaster
 from ..master import Source, open_master
 from ..master.facts import facts
-from ..memory import parse_bytes, show_bytes
-from ..plan import divide
 from ..question import stream_of
+from ..rows.keys import pair_names
 from ..spec import Workload, join_type
 from .checkpoint import tell_tasks
 from .frames import is_connect, is_stream, micro_batch
-from .pins import Folder, Pins
 from .pins_folder import pins_folder
 from .schema import spark_schema
-from .shares import Share
-from .worker import Step
+from .task.enrich import Share, Step
+from .task.versions import Folder, Pins
 
 MOST_TABLE_BYTES = 64 << 20
 UNMATCHED = ("keep", "drop", "split")
 MATCHED = "matched"
+BESIDES = 150_000_000  # Python, pyarrow, compiled kernels, Arrow batches on their way
+LOG = logging.getLogger("semistream.spark")
+_SAID: set[str] = set()  # in foreachBatch, enrich is called again and again
 BATCH_ROWS = 10_000  # of a batch that Spark hands to Python, unless it is told otherwise
 
 
@@ -265,3 +268,49 @@ def _check_case(df: DataFrame, names: list[str], stream: int) -> None:
                 f"columns {other!r} and {name!r} differ in case only, which Spark cannot tell "
                 "apart; leave one out with columns=[...] or rename it"
             )
+
+
+# --- what Python workers need of an executor's memory, said when a query starts ----------------
+
+
+def say_overhead(df: DataFrame, memory: int) -> None:
+    """Log what `spark.executor.memoryOverhead` must be; as a warning where it is less."""
+    conf = df.sparkSession.conf
+
+    def setting(name: str, default: str) -> str:
+        return conf.get(name, default) or default
+
+    need = memory + BESIDES
+    master = setting("spark.master", "local")
+    if master == "local" or master.startswith("local["):
+        _say(logging.INFO, f"each running task needs {show_bytes(need)} beside the driver's heap")
+        return
+    cores, per_task = setting("spark.executor.cores", "1"), setting("spark.task.cpus", "1")
+    slots = max(1, int(cores) // int(per_task))
+    has = _overhead(
+        setting("spark.executor.memoryOverhead", ""),
+        _bytes(setting("spark.executor.memory", "1g")),
+        float(setting("spark.executor.memoryOverheadFactor", "0.1")),
+    )
+    level = logging.INFO if has >= slots * need else logging.WARNING
+    _say(
+        level,
+        f"spark.executor.memoryOverhead is {show_bytes(has)}; Python workers need "
+        f"{show_bytes(slots * need)} of it: {slots} tasks at a time, each {show_bytes(memory)} for "
+        f"memory_per_task and {show_bytes(BESIDES)} besides",
+    )
+
+
+def _say(level: int, words: str) -> None:
+    if words not in _SAID:
+        _SAID.add(words)
+        LOG.log(level, words)
+
+
+def _overhead(given: str, heap: int, factor: float) -> int:
+    """What Spark adds to the heap: as it was told, or a share of it."""
+    return _bytes(given) if given else max(384 << 20, int(factor * heap))
+
+
+def _bytes(given: str) -> int:
+    return int(given) << 20 if given.isdigit() else parse_bytes(given)  # plain numbers are MiB

@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame
 
 from ..errors import SpecError
-from ..redact import address
-from .pins import Folder
-from .scratch import scratch_folder
+from ..safety.redact import address
+from .task.hot_keys import scratch_folder
+from .task.versions import Folder
 
 FOLDER = "semistream-pins"
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import json
+import logging
+import os
 import threading
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ..budget.ledger import show_bytes
 from ..errors import SpecError
-from .book import Book, Found, Reports
 from .frames import is_connect, is_stream
-from .tally import PHASES, Counting
+from .reports import Book, Found, Reports
+from .task.counters import PHASES, Counting
 
+LOG = logging.getLogger("semistream.spark")
 _MARK = "semistream"  # begins the names of metrics that Spark Connect observes for us
 
 _BOOK = Book()
@@ -159,3 +165,76 @@ def _rows(row: Row) -> int:
     row's JSON, which has a list of values and their schema."""
     known = row.asDict()
     return int(known["values"][0] if "values" in known else known["rows"])
+
+
+# --- watch: a line per micro-batch, in the log and in a file -----------------------------------
+
+
+def watch(
+    spark: SparkSession, log: bool = True, file: str | os.PathLike[str] | None = None
+) -> StreamingQueryListener:
+    """From now on, a line per micro-batch and master in the log "semistream.spark" and, as JSON,
+    at the end of `file`. End it with `spark.streams.removeListener(...)` of what this returns."""
+    listener = _Watch(log, None if file is None else os.fspath(file))
+    spark.streams.addListener(listener)
+    return listener
+
+
+class _Watch(StreamingQueryListener):
+    """Whatever goes wrong with the file, the query must go on."""
+
+    def __init__(self, log: bool, file: str | None) -> None:
+        self._log, self._file, self._failed = log, file, False
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        done = event.progress
+        entries = entries_of(done)
+        if self._log:
+            for entry in entries:
+                LOG.info("%s", line(entry, done.name))
+        if self._file is not None and entries:
+            self._append(
+                [{"time": done.timestamp, "name": done.name, **asdict(e)} for e in entries]
+            )
+
+    def _append(self, records: Iterable[dict[str, Any]]) -> None:
+        assert self._file is not None
+        text = "".join(f"{json.dumps(record)}\n" for record in records)
+        try:
+            with open(self._file, "a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            if not self._failed:
+                LOG.warning(
+                    "%s cannot be written (%s): its lines are lost until it can; make room, or "
+                    "watch() with another file",
+                    self._file,
+                    error.strerror,
+                )
+            self._failed = True
+
+
+def line(entry: BatchProgress, name: str | None = None) -> str:
+    """One line for people."""
+    master = entry.master
+    if entry.version is not None:
+        age = "" if entry.version_age is None else f", {entry.version_age:.0f} s old"
+        master += f" (version {entry.version}{age})"
+    words = [f"{name or entry.query} batch {entry.batch}: {master}"]
+    counts = {"rows in": entry.rows_in, "matched": entry.rows_matched}
+    counts |= {"unmatched": entry.rows_unmatched, "out": entry.rows_out, "hits": entry.front_hits}
+    words += [f"{count} {what}" for what, count in counts.items() if count is not None]
+    if entry.seconds is not None:
+        times = ", ".join(f"{n} {s:.3f}" for n, s in asdict(entry.seconds).items())
+        words += [
+            f"{entry.pages_read} pages ({show_bytes(entry.bytes_read or 0)})",
+            f"{show_bytes(entry.bytes_held or 0)} held",
+            f"{entry.tasks} tasks, seconds: {times}",
+        ]
+    return ", ".join(words)

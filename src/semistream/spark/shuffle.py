@@ -17,16 +17,16 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from ..errors import SpecError
-from ..keys import key_coder
 from ..master import Master
+from ..rows.keys import key_coder
 from ..spec import ALGORITHMS
+from .build import check_partitions
 from .columns import Columns
 from .frames import column
 from .masters import Opened
-from .run import check_partitions
 from .ship import shipped
-from .spread import CELLS, Spread
-from .worker import Step
+from .task.enrich import Step
+from .task.partition import CELLS, Spread
 
 SHUFFLES = ("none", "key", "auto")
 _MOST_STARTS = 8192

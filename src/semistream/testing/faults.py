@@ -17,13 +17,13 @@ from unittest import mock
 
 import pyarrow as pa
 
+from ..budget.ledger import Ledger
 from ..errors import MasterError, OverrunError, SpecError, StateError
-from ..failures import RECOVERABLE
 from ..join import SemiStreamJoin
-from ..keys import KeyCoder
 from ..master import Master
-from ..memory import Ledger
-from ..sealed import Checked
+from ..rows.failures import RECOVERABLE
+from ..rows.keys import KeyCoder
+from ..safety.sealed import Checked
 from .rows import Rows, assert_same_rows, rebatch
 
 READS = ("read", "scan", "touch", "check", "fetch")  # of a master

@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import MasterError
-from ..keys import key_coder
 from ..master import Master, MasterInfo, Pages
+from ..rows.keys import key_coder
 from .rows import Row, assert_same_rows, keys_of, one_array, rows_of
 
 SAMPLE = 40  # keys that are looked up

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from ...errors import MasterError, SpecError
-from ...redact import address
+from ...safety.redact import address
 from ..base import Master
 from .files import Files, Options, RemoteFiles, open_files
 from .listing import DataFile, at_once, check_castable, missing_columns, read_footers

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import MasterError, SpecError
-from ...keys import codes_of, family, is_natural
-from ...layout import plain_type
+from ...rows.keys import codes_of, family, is_natural
+from ...rows.layout import plain_type
 from .files import Files, Found, RemoteFiles
 from .partitions import partition_columns
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...errors import MasterError
-from ...keys import codes_of, is_natural, not_null
-from ...layout import row_bytes
+from ...rows.keys import codes_of, is_natural, not_null
+from ...rows.layout import row_bytes
 from ..base import NOTHING, Master, MasterInfo, Pages, Traffic, pages_of
 from ..store.write import design
 from .files import Files, Found, open_files

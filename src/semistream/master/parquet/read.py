@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...errors import MasterError
-from ...layout import plain
+from ...rows.layout import plain
 from .files import Files
 from .listing import DataFile, Group, open_parquet
 

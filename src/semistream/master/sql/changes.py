@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...errors import SpecError
-from ...keys import codes_of, not_null
+from ...rows.keys import codes_of, not_null
 from .columns import Column
 from .session import Query
 

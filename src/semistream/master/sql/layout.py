@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...keys import is_natural
-from ...layout import row_bytes
+from ...rows.keys import is_natural
+from ...rows.layout import row_bytes
 from .columns import Column, Relation
 from .pages import Segment, Table
 from .session import Query, TooBigError

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...columns import Chunks
 from ...errors import MasterError
-from ...keys import codes_of, is_natural, key_coder, not_null
+from ...rows.chunks import Chunks
+from ...rows.keys import codes_of, is_natural, key_coder, not_null
 from ..base import NOTHING, Master, MasterInfo, Pages, Traffic, no_order
 from ..store.write import design
 from .changes import Changes

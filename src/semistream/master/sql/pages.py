@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...keys import codes_of
+from ...rows.keys import codes_of
 from .columns import Column, Relation
 from .dialect import Dialect
 from .session import Query, Session

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import DatabaseError, SemiStreamError
-from ...redact import scrub
+from ...safety.redact import scrub
 from ..base import TooBigError as TooBigError
 from .columns import Column
 from .url import Place, Secret

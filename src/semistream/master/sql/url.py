@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from ...errors import MasterError, SpecError
-from ...redact import HIDDEN, address, scrub
+from ...safety.redact import HIDDEN, address, scrub
 
 SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql"}
 SCHEMES |= {"mariadb": "mysql"}

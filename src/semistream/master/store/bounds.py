@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from ...errors import DamagedError
 from ...kernels import bounds as k
-from ...layout import Layout
+from ...rows.layout import Layout
+from ...safety.writes import UNREADABLE
 from . import format as fmt
 
 I64 = NDArray[np.int64]
-UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, EOFError)  # what pyarrow may say
 _KINDS = {"bits": k.BITS, "fixed": k.FIXED, "var": k.VAR}
 
 

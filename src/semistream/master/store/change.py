@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...columns import Chunks
 from ...errors import ConflictError, SpecError, StoreError
+from ...rows.chunks import Chunks
+from ...rows.sort import Sorter
 from ..base import not_among
 from ..finding import find_rows
 from . import format as fmt
@@ -30,7 +31,6 @@ from .merge import merge, merge_from, no_rows
 from .place import DATA, Place
 from .read import StorePages
 from .run import NOTHING, PartWriter, RunWriter
-from .sorting import Sorter
 from .write import Progress, plain_batch
 
 I64 = NDArray[np.int64]

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...errors import DuplicateKeyError
-from ...layout import shown_value
+from ...rows.layout import shown_value
 
 if TYPE_CHECKING:
     from .write import Design

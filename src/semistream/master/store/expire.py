@@ -18,8 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from ...errors import SpecError, StoreError
+from ...safety.writes import NotWrittenError, not_written
 from . import format as fmt
-from .files import NotWrittenError, not_written
 from .place import DATA, MANIFESTS, LocalPlace, Place, sync_dir
 from .writers import files_of, files_of_all, forgotten, living, try_to_clean
 from .writers import writing as writing

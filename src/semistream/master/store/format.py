@@ -23,17 +23,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from ...errors import ConflictError, DamagedError, StoreError
-from .files import not_written
-from .manifest import (
-    CODE_COLUMN,
-    FORMAT_VERSION,
-    Keep,
-    Manifest,
-    Run,
-    Shard,
-    crc,
-    from_json,
-)
+from ...safety.writes import not_written
+from .manifest import CODE_COLUMN, FORMAT_VERSION, Keep, Manifest, Run, Shard, from_json
 from .place import MANIFESTS, NEWEST, FileInfo, Place
 
 __all__ = [
@@ -47,7 +38,6 @@ __all__ = [
     "Run",
     "Shard",
     "conflict",
-    "crc",
     "highest",
     "index_schema",
     "is_store",

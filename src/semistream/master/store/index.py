@@ -13,8 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...kernels import claims as k
+from ...safety.sealed import checksum
+from ...safety.writes import UNREADABLE
 from . import format as fmt
-from .bounds import UNREADABLE, PageCheck, check_claims, check_table, unsound
+from .bounds import PageCheck, check_claims, check_table, unsound
 from .place import DATA, Place
 
 I64 = NDArray[np.int64]
@@ -163,7 +165,7 @@ def claimed(place: Place, run: fmt.Run) -> I64:
 
 def _load(place: Place, name: str, size: int, crc: int, schema: pa.Schema, rows: int) -> pa.Table:
     where, content = f"{place}/{DATA}/{name}", place.load(f"{DATA}/{name}", size)
-    if fmt.crc(content) != crc:
+    if checksum(content) != crc:
         raise unsound(where, "its checksum is wrong")
     try:
         return check_table(where, pa.ipc.open_file(content).read_all(), schema, rows)

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
-import google_crc32c
 import pyarrow as pa
 
 from ...errors import SemiStreamError, StoreError
-from ...keys import HASH, check_key_type, is_natural, is_raw
-from ...layout import plain_type
+from ...rows.keys import HASH, check_key_type, is_natural, is_raw
+from ...rows.layout import plain_type
+from ...safety.sealed import checksum
 
 FORMAT = "semistream-store"
 FORMAT_VERSION = 2
@@ -113,11 +113,7 @@ class Manifest:
 
 def _json_crc(body: Mapping[str, Any]) -> int:
     plain = {k: v for k, v in body.items() if k != "crc32c"}
-    return crc(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
-
-
-def crc(data: bytes | pa.Buffer) -> int:
-    return int(google_crc32c.value(data))
+    return checksum(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
 
 
 # --- reading --------------------------------------------------------------------------------------

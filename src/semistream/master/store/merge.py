@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...columns import Chunks, one_batch
-from ...keys import codes_of
+from ...rows.chunks import Chunks, one_batch
+from ...rows.keys import codes_of
 from . import format as fmt
 from .read import StorePages
 from .run import NOTHING, RunWriter

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import SpecError, StoreError
-from ...redact import check_path
+from ...safety.redact import check_path
 from .files import StoreFile
 
 MANIFESTS, DATA, NEWEST, WRITERS = "manifests", "data", "newest", "writers"

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...columns import Chunks
 from ...errors import DamagedError
-from ...layout import Layout, layouts
+from ...rows.chunks import Chunks
+from ...rows.layout import Layout, layouts
+from ...safety.sealed import checksum
 from ..base import Master, MasterInfo, Pages, Traffic
 from . import format as fmt
 from .bounds import PageCheck, unsound
@@ -137,7 +138,7 @@ class StorePages(Master):
     def _check_sums(self, numbers: I64, parts: Sequence[pa.Buffer]) -> None:
         """The bytes of pages, before anyone looks at them."""
         for page, part in zip(numbers, parts, strict=True):
-            if fmt.crc(part) != self.index.crc[page]:
+            if checksum(part) != self.index.crc[page]:
                 raise self.damaged(int(page), "it has a wrong checksum")
 
     def _check_content(

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from ...errors import DamagedError, StoreError
-from ...redact import address
+from ...safety.redact import address
 from ..parquet.files import Options, import_fsspec
 from .files import StoreFile
 from .place import DATA, MANIFESTS, FileInfo, Place

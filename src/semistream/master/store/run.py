@@ -13,12 +13,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...errors import DamagedError
-from ...layout import layouts
-from ...sealed import SealError, seal, unseal
+from ...rows.layout import layouts
+from ...rows.sort import Sorter
+from ...safety.sealed import SealError, checksum, seal, unseal
+from ...safety.writes import not_written
 from . import format as fmt
-from .files import not_written
 from .place import DATA, Place
-from .sorting import Sorter
 from .write import Design, Progress, ShardWriter, plain_batch
 
 I64 = NDArray[np.int64]
@@ -164,7 +164,7 @@ def _write_table(data: Path, name: str, table: pa.Table) -> tuple[int, int]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return content.size, fmt.crc(content)
+    return content.size, checksum(content)
 
 
 PART = "part"  # what the seal of a task's table says

@@ -7,10 +7,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...errors import DamagedError, DuplicateKeyError
-from ...keys import codes_of
-from ...layout import layouts
+from ...rows.keys import codes_of
+from ...rows.layout import layouts
+from ...safety.writes import UNREADABLE
 from ..base import Pages
-from .bounds import UNREADABLE, unsound
+from .bounds import unsound
 from .doubles import Doubles
 from .index import one_chunk
 from .place import DATA

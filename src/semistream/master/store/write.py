@@ -15,13 +15,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...columns import Chunks
 from ...errors import SpecError, StoreError
-from ...keys import HASH, check_key_type, is_natural, is_raw
-from ...layout import Layout, addresses, check_columns, layouts, plain, plain_type
+from ...rows.chunks import Chunks
+from ...rows.keys import HASH, check_key_type, is_natural, is_raw
+from ...rows.layout import Layout, addresses, check_columns, layouts, plain, plain_type
+from ...safety.sealed import checksum
+from ...safety.writes import not_written
 from . import format as fmt
 from .doubles import Doubles
-from .files import StoreFile, not_written
+from .files import StoreFile
 
 I64 = NDArray[np.int64]
 Progress = Callable[[int], None]
@@ -194,7 +196,7 @@ class ShardWriter:
             self._writer.write_batch(page)
             offset = self._file.tell() - message.size
         entry = (codes[0], codes[-1], self._number, offset, message.size, len(rows))
-        for name, value in zip(fmt.INDEX_FIELDS, (*entry, fmt.crc(message)), strict=True):
+        for name, value in zip(fmt.INDEX_FIELDS, (*entry, checksum(message)), strict=True):
             self.pages[name].append(int(value))
         self.pages["buffers"].append(buffer_offsets(message, self._design.stored, self._layouts))
 
@@ -243,4 +245,4 @@ def frame_crc(file: StoreFile, offset: I64, length: I64) -> int:
     view = memoryview(frame)
     file.read_into(0, view[:begin])
     file.read_into(end, view[begin:])
-    return fmt.crc(bytes(frame))
+    return checksum(bytes(frame))

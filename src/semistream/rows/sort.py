@@ -15,12 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...columns import Chunks
-from ...errors import DamagedError
-from ...keys import codes_of, not_null
-from . import format as fmt
-from .bounds import UNREADABLE
-from .files import not_written
+from ..errors import DamagedError
+from ..safety.sealed import checksum
+from ..safety.writes import UNREADABLE, not_written
+from .chunks import Chunks
+from .keys import codes_of, not_null
 
 I64 = NDArray[np.int64]
 PIECE_BYTES = 256 << 20  # far below what fits into a text column of one batch
@@ -50,7 +49,7 @@ class Spill:
     def write(self, batch: pa.RecordBatch) -> None:
         message = batch.serialize()
         with not_written(self._folder):
-            self._parts.append((self.file.tell(), message.size, fmt.crc(message)))
+            self._parts.append((self.file.tell(), message.size, checksum(message)))
             self.file.write(message)
 
     def batches(self) -> list[pa.RecordBatch]:
@@ -73,7 +72,7 @@ class Spill:
         """Raise if one of these batches is not as it was written."""
         whole = os.fstat(self.file.fileno()).st_size >= self._map.size
         for i in numbers[~self._checked[numbers]]:
-            whole = whole and fmt.crc(self._part(i)) == self._parts[i][2]
+            whole = whole and checksum(self._part(i)) == self._parts[i][2]
             self._checked[i] = whole
         if not whole:
             raise self._damaged()

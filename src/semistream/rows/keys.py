@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .columns import too_wide
-from .errors import KeyTypeError, SpecError
-from .kernels import hashing
+from ..errors import KeyTypeError, SpecError
+from ..kernels import hashing
+from .chunks import too_wide
 from .layout import plain, plain_type
 
 I64 = NDArray[np.int64]

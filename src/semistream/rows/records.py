@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .columns import Chunks, Sizes, Spans, fixed_arrays
-from .kernels import records as k
+from ..kernels import records as k
+from .chunks import Chunks, Sizes, Spans, fixed_arrays
 from .layout import layouts
 
 I64 = NDArray[np.int64]

@@ -27,7 +27,7 @@ from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.core.serialize import dumps
 
-from ..private import (
+from ..safety.private import (
     SINGLE_USER,
     cache_home,
     own_name,
@@ -37,7 +37,7 @@ from ..private import (
     why_not,
     write_private,
 )
-from ..sealed import SealError, seal, unseal
+from ..safety.sealed import SealError, seal, unseal
 
 LOG = logging.getLogger("semistream.kernels")
 

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..errors import SpecError, StoreError
-from ..keys import codes_of, not_null
-from ..master import Store
-from ..master.store import format as fmt
-from ..master.store.change import write_piece
-from ..master.store.place import DATA, Place, place_at
-from ..master.store.run import Part, PartWriter, save_table, take_table
-from ..master.store.write import Design
-from .reach import SHARED, open_in_task, writing_to
+from ...errors import SpecError, StoreError
+from ...master import Store
+from ...master.store import format as fmt
+from ...master.store.change import write_piece
+from ...master.store.place import DATA, Place, place_at
+from ...master.store.run import Part, PartWriter, save_table, take_table
+from ...master.store.write import Design
+from ...rows.keys import codes_of, not_null
+from .open import SHARED, open_in_task, writing_to
 
 I64 = NDArray[np.int64]
 RESULT = "result string"

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..errors import BudgetError, SemiStreamError
-from ..join import SemiStreamJoin
-from .hot import forget_hot, load_hot, save_hot
+from ...errors import BudgetError, SemiStreamError
+from ...join import SemiStreamJoin
+from .hot_keys import forget_hot, load_hot, save_hot
 
 IDLE = 120.0  # seconds after which a join that nobody asks for makes room
 GROW = 1.5  # a join with less than its share by this factor is made anew with more

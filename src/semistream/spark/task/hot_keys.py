@@ -12,10 +12,16 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import SpecError
-from ..private import read_private, write_private
-from ..sealed import SealError, seal, unseal
-from .scratch import scratch_folder
+from ...errors import SpecError
+from ...safety.private import (
+    own_name,
+    private_folder,
+    read_private,
+    temporary_home,
+    why_not,
+    write_private,
+)
+from ...safety.sealed import SealError, seal, unseal
 
 OFF = "SEMISTREAM_HOT_KEYS"  # the environment variable that says "off": keys are data, too
 MOST_FILES = 64  # the oldest go
@@ -73,3 +79,18 @@ def _alive(process: int) -> bool:
     except OSError:
         return True  # somebody else's by now
     return True
+
+
+# --- a folder on this machine that belongs to this user alone ----------------------------------
+
+
+def scratch_folder(name: str, secret: bool = False) -> Path:
+    """Nobody else may write there: what is found in it decides what a query reads. `secret`: nor
+    may anybody else read it."""
+    base = temporary_home()
+    if base is None:
+        raise SpecError("there is no folder for temporary files; name a folder with pins=...")
+    try:
+        return private_folder(base, own_name(), name, secret=secret)
+    except OSError as error:
+        raise SpecError(f"{why_not(error)}; name a folder with pins=...") from error

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from ..join import SemiStreamJoin
-from ..stats import Stats
-from .pins import BATCH, QUERY
+from ...join import SemiStreamJoin
+from ...stats import Stats
+from .versions import BATCH, QUERY, task_context
 
 Verb = Callable[..., Iterator[pa.RecordBatch]]  # push or drain
 Report = dict[str, Any]  # plain data only: the driver unpickles it
@@ -154,9 +154,7 @@ class TaskTally:
 
 def _where() -> Report:
     """Which task this is."""
-    from pyspark import TaskContext  # late: only in a task
-
-    task = TaskContext.get()
+    task = task_context()
     assert task is not None
     batch, root, execution = map(task.getLocalProperty, (BATCH, ROOT, EXECUTION))
     return {

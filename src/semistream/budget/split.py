@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .errors import BudgetError, MasterError
-from .memory import show_bytes
-from .spec import Algorithm, MasterFacts, Params
+from ..errors import BudgetError, MasterError
+from ..spec import Algorithm, MasterFacts, Params
+from .ledger import show_bytes
 
 LEAST_OUTPUT = 16 << 10
 LEAST_BACKLOG = 16 << 10

@@ -19,15 +19,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import DamagedError, MasterError, SpecError
-from ..master import Master
-from ..master.store.place import Place, place_at
-from .reach import open_in_task
+from ...errors import DamagedError, MasterError, SpecError
+from ...master import Master
+from ...master.store.place import Place, place_at
+from .open import open_in_task
 
 RETAINED = 100  # micro-batches that Spark can go back, unless it is told otherwise
 ID = "pins.id"
@@ -42,6 +43,13 @@ def owner_named(told: str | None, query: str) -> str | None:
     return owner if of == query and owner else None
 
 
+def task_context() -> Any:
+    """pyspark's TaskContext of this task, None outside of one. Not imported: in a task it is there,
+    and elsewhere there is no need of pyspark."""
+    pyspark = sys.modules.get("pyspark")
+    return None if pyspark is None else pyspark.TaskContext.get()
+
+
 @dataclass(frozen=True)
 class Batch:
     """A micro-batch of a streaming query."""
@@ -52,9 +60,7 @@ class Batch:
     @classmethod
     def running(cls) -> Batch | None:
         """The one that the task which calls this belongs to; None outside of a streaming query."""
-        from pyspark import TaskContext  # late: only in a task
-
-        task = TaskContext.get()
+        task = task_context()
         if task is None:
             return None
         query, number = task.getLocalProperty(QUERY), task.getLocalProperty(BATCH)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..keys import KeyCoder
+from ...rows.keys import KeyCoder
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

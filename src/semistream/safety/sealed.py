@@ -24,12 +24,16 @@ HEAD_BYTES = _HEAD.size + 4
 TAIL_BYTES = _TAIL.size
 
 
+def checksum(data: bytes | pa.Buffer) -> int:
+    return int(google_crc32c.value(data))
+
+
 class SealError(ValueError):
     """These bytes are not what was sealed. Callers say which file it is and what to do."""
 
 
 def seal(kind: str, content: bytes) -> bytes:
-    tail = _TAIL.pack(google_crc32c.value(content), _END)
+    tail = _TAIL.pack(checksum(content), _END)
     return b"".join((seal_head(kind, len(content)), content, tail))
 
 
@@ -48,14 +52,14 @@ def split_sealed(kind: str, sealed: pa.Buffer) -> tuple[pa.Buffer, pa.Buffer]:
     if sealed.size < end + TAIL_BYTES:
         raise SealError(f"{sealed.size} bytes are left of {end + TAIL_BYTES}")
     content = sealed.slice(HEAD_BYTES, length)
-    check_tail(sealed.slice(end, TAIL_BYTES).to_pybytes(), google_crc32c.value(content))
+    check_tail(sealed.slice(end, TAIL_BYTES).to_pybytes(), checksum(content))
     return content, sealed.slice(end + TAIL_BYTES)
 
 
 def seal_head(kind: str, length: int) -> bytes:
     """What comes before a content of so many bytes."""
     head = _HEAD.pack(_MAGIC, kind.encode(), length)
-    return head + struct.pack("<I", google_crc32c.value(head))
+    return head + struct.pack("<I", checksum(head))
 
 
 def content_length(kind: str, head: bytes) -> int:
@@ -65,7 +69,7 @@ def content_length(kind: str, head: bytes) -> int:
     magic, name, length = _HEAD.unpack(head[: _HEAD.size])
     if magic != _MAGIC:
         raise SealError("they do not begin like something this version wrote")
-    if google_crc32c.value(head[: _HEAD.size]) != struct.unpack("<I", head[_HEAD.size :])[0]:
+    if checksum(head[: _HEAD.size]) != struct.unpack("<I", head[_HEAD.size :])[0]:
         raise SealError("the head does not match its checksum")
     found = name.rstrip(b"\0").decode("ascii", "replace")
     if found != kind:

@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .errors import SpecError
-from .kernels import gather as k
-from .kernels import search
-from .layout import Layout, addresses, byte_aligned, layouts
-from .nested import value_bytes
+from ..errors import SpecError
+from ..kernels import gather as k
+from ..kernels import search
+from .layout import Layout, addresses, byte_aligned, layouts, value_bytes
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

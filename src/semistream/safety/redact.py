@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
-from .errors import SpecError
+from ..errors import SpecError
 
 HIDDEN = "***"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,17 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import BudgetError, MasterError
-from ..join import SemiStreamJoin
-from ..master import Master
-from ..master.parquet.files import Options
-from ..spec import Params
-from .declared import check_columns, in_words
-from .pins import Folder, Pins
-from .reach import check_there, open_in_task
-from .shares import Share
-from .tally import Counting, TaskTally, Verb
-from .warm import BROKER, Wanted
+from ...budget.ledger import parse_bytes
+from ...errors import BudgetError, MasterError, SpecError
+from ...join import SemiStreamJoin
+from ...master import Master
+from ...master.parquet.files import Options
+from ...spec import Params
+from .counters import Counting, TaskTally, Verb
+from .joins import BROKER, Wanted
+from .open import check_there, open_in_task
+from .versions import Folder, Pins
+
+ASKED = re.compile(r"(?:give )?\bmemory=\d+")  # how a join says what it needs
 
 
 @dataclass(frozen=True)
@@ -247,3 +249,70 @@ class EnrichTask:
         """Rows may turn out to be wider than any plan could know of."""
         with self.steps[at].in_terms_of_the_call(granted):
             yield from outs
+
+
+# --- columns that the caller has named, compared with those that come --------------------------
+
+
+def check_columns(found: pa.Schema, declared: pa.Schema) -> None:
+    """Spark was told that these columns leave again, and would take others for them."""
+    same = found.names == declared.names and all(
+        _same(f.type, d.type) for f, d in zip(found, declared, strict=True)
+    )
+    if not same:
+        raise SpecError(
+            f"the stream has the columns {in_words(found)}, but stream_schema= says "
+            f"{in_words(declared)}; say it as it is, or cast the columns before"
+        )
+
+
+def _same(found: pa.DataType, declared: pa.DataType) -> bool:
+    """But for the zone, which is only a way to print, and the width of offsets."""
+    if pa.types.is_nested(found) and pa.types.is_nested(declared):
+        parts = range(found.num_fields)
+        return (
+            found.id == declared.id
+            and found.num_fields == declared.num_fields
+            and all(_same(found.field(i).type, declared.field(i).type) for i in parts)
+        )
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(declared):
+        return bool((found.tz is None) == (declared.tz is None))
+    narrow = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    return bool(narrow.get(found, found) == narrow.get(declared, declared))
+
+
+def in_words(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "none"
+
+
+# --- too little memory for one master, said in terms of the call of `enrich` -------------------
+
+
+def task_bytes(memory_per_task: int | float | str, whole: int) -> int:
+    """As `parse_bytes`, for what the call of `enrich` names otherwise."""
+    try:
+        return parse_bytes(memory_per_task, whole)
+    except SpecError as error:
+        raise SpecError(str(error).replace("memory=", "memory_per_task=", 1)) from None
+
+
+@dataclass(frozen=True)
+class Share:
+    """What the join with one master gets of a task's memory, in bytes."""
+
+    memory: int
+    task: int  # of all masters together: memory_per_task
+    master: str | None  # its name; None: it is the only one, and gets all
+
+    def too_small(self, error: BudgetError, granted: int) -> BudgetError:
+        """What to change in the call, where the join had `granted`: less than its share while it
+        had to divide it with joins of other calls, and so it would be with a larger one."""
+        least = max(error.least, -(-error.least * self.memory // granted))
+        more = self.task - self.memory + least
+        remedy = f"give memory_per_task={more}"
+        if self.master is not None:
+            remedy = (
+                f"give Master({self.master!r}, ..., memory={least}), and memory_per_task={more}"
+            )
+        message, found = ASKED.subn(lambda _: remedy, str(error))
+        return type(error)(message if found else f"{message}; {remedy}", more)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from .errors import SemiStreamError
+from ..errors import SemiStreamError
 
 T = TypeVar("T")
 # What may go away by itself or by what the caller does: anything else is a mistake in a program.

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..errors import DamagedError, DatabaseError, MasterError, StoreError
-from ..master import Master, Store, from_locator
-from ..master.store.format import manifest_if_there, manifest_name, versions
-from ..master.store.place import LocalPlace
+from ...errors import DamagedError, DatabaseError, MasterError, StoreError
+from ...master import Master, Store, from_locator
+from ...master.store.format import manifest_if_there, manifest_name, versions
+from ...master.store.place import LocalPlace
 
 SHARED = (
     "its path must mean the same on the driver and on every executor: a network file system "

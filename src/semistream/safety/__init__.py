@@ -1,0 +1,1 @@
+"""Files and texts that leave us: whole, sealed, private, and without secrets."""
