@@ -21,6 +21,7 @@ from pyspark import cloudpickle
 from .. import __version__
 from ..errors import SpecError
 
+_NAME = __package__.partition(".")[0]
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same package gives the same bytes
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -101,7 +102,7 @@ def package(path: str | os.PathLike[str]) -> Path:
         raise SpecError(f"{target} must end with .zip: Python imports from no other name")
     try:
         with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
-            for name, source in sorted(_sources(files(__package__), __package__)):
+            for name, source in sorted(_sources(files(_NAME), _NAME)):
                 archive.writestr(zipfile.ZipInfo(name, _EPOCH), source, zipfile.ZIP_DEFLATED)
     except FileExistsError:
         raise SpecError(f"{target} exists already; delete it or choose another name") from None
