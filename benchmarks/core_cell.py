@@ -22,7 +22,7 @@ import pyarrow as pa
 
 import semistream as ss
 from benchmarks import workload
-from semistream.stats import Stats
+from semistream.join.stats import Stats
 
 BATCH = 100_000
 

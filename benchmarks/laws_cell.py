@@ -22,11 +22,11 @@ from benchmarks import workload
 from benchmarks.core import store_of
 from benchmarks.report import say
 from semistream.device import PAPER_CPU, Device
+from semistream.join.stats import Stats, cpu_seconds
 from semistream.master import Master
 from semistream.master.facts import facts
 from semistream.master.modelled import ModelledMaster
 from semistream.spec import MasterFacts, Workload
-from semistream.stats import Stats, cpu_seconds
 from semistream.testing import ManualClock
 
 Row = dict[str, Any]

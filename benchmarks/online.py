@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 import semistream as ss
-from semistream.adapt import Pace
 from semistream.device import DEVICES, Cpu
+from semistream.join.adapt.climb import Pace
 from semistream.machine import Machine
 from semistream.master import Master
 from semistream.master.modelled import ModelledMaster

@@ -28,11 +28,11 @@ from benchmarks.core_cell import answered, push
 from benchmarks.prediction_setup import Cell, open_on, proposed, rows_until_steady, through_a_map
 from benchmarks.report import spread
 from semistream.device import PAPER_CPU
+from semistream.join.stats import Stats, cpu_seconds
 from semistream.master import Master
 from semistream.master.facts import facts
 from semistream.master.modelled import DeviceUse, ModelledMaster
 from semistream.predict import Prediction
-from semistream.stats import Stats, cpu_seconds
 from semistream.testing import ManualClock
 
 TIMED_WINDOWS = {"sweep": 8, "scan": 2, "seek": 3, "plan": 4, "lookup": 0, "none": 0}

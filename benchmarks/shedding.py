@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 import semistream as ss
-from semistream.shed.policy import VICTIMS
+from semistream.join.shed.policy import VICTIMS
 
 PLACES = ("in order", "at random")
 

@@ -32,9 +32,9 @@ from experiments.base import Row
 from experiments.cells import HERE, MEASURED, PAPER, Cell, machine_of, opened, planned
 from semistream.device import PAPER_CPU
 from semistream.errors import BudgetError
+from semistream.join.stats import Stats, cpu_seconds
 from semistream.master.modelled import DeviceUse, ModelledMaster
 from semistream.predict import predict
-from semistream.stats import Stats, cpu_seconds
 from semistream.testing import ManualClock
 
 LEARNING = 3  # times as long a warm-up for joins that learn, on this machine

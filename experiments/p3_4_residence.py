@@ -30,8 +30,8 @@ from experiments.masters import products_for, share_of
 from experiments.measure import Course, interval
 from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU
+from semistream.join.stats import cpu_seconds
 from semistream.predict import predict
-from semistream.stats import cpu_seconds
 
 ALGORITHMS = ("meshjoin", "cmeshjoin", "hybridjoin", "chybridjoin", "sweepjoin", "memory")
 PAIRS = (("cmeshjoin", "meshjoin"), ("chybridjoin", "hybridjoin"))

@@ -30,11 +30,11 @@ from experiments.cells import HDD, HERE, MEASURED, PAPER, Cell, planned
 from experiments.measure import answered, interval
 from experiments.streams import ZipfStream
 from semistream.device import PAPER_CPU, Device
+from semistream.join.shed.segment import Segment
+from semistream.join.shed.target import Found, Target
+from semistream.join.stats import Stats, cpu_seconds
 from semistream.master import Master
 from semistream.master.modelled import ModelledMaster
-from semistream.shed.segment import Segment
-from semistream.shed.target import Found, Target
-from semistream.stats import Stats, cpu_seconds
 from semistream.testing import ManualClock
 
 DISK, NETWORK = "disk", "network"

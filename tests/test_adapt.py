@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from semistream.adapt import Climber, Knob, Pace, Period
 from semistream.errors import SpecError
+from semistream.join.adapt.climb import Climber, Knob, Pace, Period
 
 Cost = Callable[..., float]
 ROWS = 10_000

@@ -16,7 +16,7 @@ import pytest
 from sample_data import WAITING, build, products
 
 import semistream as ss
-from semistream.backlog import Links
+from semistream.disk.backlog import Links
 from semistream.master.memory import MemoryMaster
 from semistream.testing import assert_same_rows, check_join, oracle
 

@@ -11,13 +11,13 @@ import pytest
 from sample_data import ALGORITHMS, HOWS, build, least_memory, products, sales
 
 import semistream as ss
-from semistream.adapt import Pace
-from semistream.adapting import Adapting
-from semistream.aging import AgingGroups
-from semistream.backlog import Backlog
 from semistream.budget.ledger import Ledger
 from semistream.budget.split import Division
+from semistream.disk.backlog import Backlog
 from semistream.errors import SpecError
+from semistream.front.expiring import AgingGroups
+from semistream.join.adapt.adapt import Adapting
+from semistream.join.adapt.climb import Pace
 from semistream.kernels import multimap
 from semistream.master.memory import MemoryMaster
 from semistream.rows.chunks import Chunks

@@ -167,7 +167,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 def test_the_main_class_has_an_example() -> None:
-    assert "semistream.join" in _modules_with_examples()
+    assert "semistream.join.join" in _modules_with_examples()
 
 
 # --- links and words ----------------------------------------------------------------------------

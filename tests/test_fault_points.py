@@ -18,8 +18,8 @@ import pytest
 from sample_data import DISK, build, least_memory, products, sales
 
 import semistream as ss
-from semistream import output
-from semistream.engine import Engine
+from semistream.join.engine import Engine
+from semistream.output.answers import answers as output
 from semistream.safety.sealed import Checked
 from semistream.testing import check_faults, oracle, rows_of
 

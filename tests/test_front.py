@@ -14,7 +14,7 @@ import pytest
 
 import semistream as ss
 from semistream.budget.ledger import Ledger
-from semistream.keygroups import KeyGroups
+from semistream.front.cache import KeyGroups
 from semistream.master.memory import MemoryMaster
 from semistream.rows.chunks import Chunks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.ghosts import Ghosts
+from semistream.front.ghosts import Ghosts
 
 
 def add(ghosts: Ghosts, codes: np.ndarray, uses: int = 1) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from damage import outcomes
 
 import semistream as ss
-from semistream.learnt import SCHEMA, load_learnt
+from semistream.join.hot_keys import SCHEMA, load_learnt
 from semistream.safety.sealed import seal
 from semistream.testing import assert_same_rows, oracle
 
@@ -227,7 +227,7 @@ def test_numbers_that_no_join_counts(column) -> None:
 
 
 def test_the_hottest_are_chosen_without_sorting_all() -> None:
-    from semistream.grouptable import BLOCK, Groups, GroupTable
+    from semistream.front.table import BLOCK, Groups, GroupTable
 
     rng = np.random.default_rng(2)
     n = 3 * BLOCK

@@ -14,10 +14,10 @@ from sample_data import ALGORITHMS, DISK, build, products, sales
 
 import semistream as ss
 from semistream.device import DEVICES, PAPER_CPU, Cpu, Device
+from semistream.join.stats import Stats, cpu_seconds
 from semistream.master import Master
 from semistream.master.memory import MemoryMaster
 from semistream.master.modelled import DeviceUse, ModelledMaster
-from semistream.stats import Stats, cpu_seconds
 from semistream.testing import ManualClock, charge_cpu, check_join, check_master
 
 HDD, SSD, OBJECTS = DEVICES["hdd-7200"], DEVICES["ssd"], DEVICES["object-store"]

@@ -10,7 +10,8 @@ import pytest
 
 import semistream as ss
 from semistream.budget.ledger import Ledger
-from semistream.ordered import NUMBER, Reorder
+from semistream.output.ordered import Reorder
+from semistream.output.shape import NUMBER
 from semistream.testing import assert_same_rows, oracle, rebatch
 
 

@@ -17,10 +17,10 @@ from sample_data import ALGORITHMS, HOWS, build, sales
 from shed_data import MEMORY, SHEDS, STREAM_KEYS, TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
+from semistream.join.shed.policy import VICTIMS
+from semistream.join.shed.segment import new_name
+from semistream.join.shed.target import Folder
 from semistream.master.store.files import StoreFile
-from semistream.shed.policy import VICTIMS
-from semistream.shed.segment import new_name
-from semistream.shed.target import Folder
 from semistream.testing import assert_same_rows, oracle
 
 __all__ = ["masters", "pread"]  # fixtures

@@ -15,8 +15,8 @@ from sample_data import sales
 from shed_data import SHEDS, STREAM_KEYS, TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
-from semistream.shed.remote import Remote
-from semistream.shed.segment import new_name
+from semistream.join.shed.remote import Remote
+from semistream.join.shed.segment import new_name
 from semistream.testing import assert_same_rows, oracle
 
 __all__ = ["masters", "pread"]  # fixtures

@@ -20,13 +20,13 @@ from sample_data import sales
 from shed_data import MEMORY, SHEDS, STREAM_KEYS, TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
+from semistream.join.shed.keeper import Keeper
+from semistream.join.shed.receiver import MOST_CONNECTIONS
+from semistream.join.shed.remote import Remote, tcp_address
+from semistream.join.shed.segment import Doubtful, Packed, new_name
+from semistream.join.shed.state import SavedShed, load_shed, restore_shed
+from semistream.join.shed.target import Folder
 from semistream.safety.sealed import unseal
-from semistream.shed.keeper import Keeper
-from semistream.shed.receiver import MOST_CONNECTIONS
-from semistream.shed.remote import Remote, tcp_address
-from semistream.shed.segment import Doubtful, Packed, new_name
-from semistream.shed.state import SavedShed, load_shed, restore_shed
-from semistream.shed.target import Folder
 from semistream.testing import assert_same_rows, check_faults, oracle
 
 __all__ = ["masters", "pread"]  # fixtures
@@ -90,7 +90,7 @@ def test_a_disk_that_stalls_longer_than_the_join_waits(
         run, stream = overloaded(pread, receiver.address)
         stall = Stall(of_directory)
         run.join._target._timeout = 0.1
-        monkeypatch.setattr("semistream.shed.target.os.fsync", stall.fsync)
+        monkeypatch.setattr("semistream.join.shed.target.os.fsync", stall.fsync)
         more = sales(random.Random(8), 1_500, STREAM_KEYS)
         assert pushed(run, more) > 0
         assert stall.begun.is_set()
@@ -113,7 +113,7 @@ def test_drain_does_not_end_in_doubt(pread, tmp_path, monkeypatch) -> None:
         run.finish()
         stall = Stall(of_directory=True)
         run.join._target._timeout = 0.1
-        monkeypatch.setattr("semistream.shed.target.os.fsync", stall.fsync)
+        monkeypatch.setattr("semistream.join.shed.target.os.fsync", stall.fsync)
         more = sales(random.Random(8), 500, STREAM_KEYS)
         assert pushed(run, more) > 0
         for _ in range(100):
@@ -394,7 +394,7 @@ def test_what_was_withdrawn_is_not_stored(how, keeper, tmp_path) -> None:
 def test_nobody_overtakes_one_that_is_being_stored(how, keeper, tmp_path, monkeypatch) -> None:
     """Renamed and not yet synced: whoever comes waits for the end of it."""
     name, stall, found = new_name(1), Stall(of_directory=True), []
-    monkeypatch.setattr("semistream.shed.target.os.fsync", stall.fsync)
+    monkeypatch.setattr("semistream.join.shed.target.os.fsync", stall.fsync)
 
     def store() -> None:
         with half_put(keeper, name) as publish:

@@ -21,12 +21,12 @@ from shed_data import TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
 from semistream.cli import main
+from semistream.join.shed import keeper, receiver, wire
+from semistream.join.shed.remote import Remote, tcp_address
+from semistream.join.shed.segment import Packed, new_name
+from semistream.join.shed.target import Folder
+from semistream.join.shed.wire import Channel, WireError
 from semistream.safety.sealed import seal
-from semistream.shed import keeper, receiver, wire
-from semistream.shed.remote import Remote, tcp_address
-from semistream.shed.segment import Packed, new_name
-from semistream.shed.target import Folder
-from semistream.shed.wire import Channel, WireError
 from semistream.testing import assert_same_rows, oracle
 
 __all__ = ["masters", "pread"]  # fixtures

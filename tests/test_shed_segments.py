@@ -16,10 +16,10 @@ from sample_data import sales
 from shed_data import STREAM_KEYS, TABLE, Run, masters, overloaded, pread
 
 import semistream as ss
+from semistream.join.shed.remote import Remote, tcp_address
+from semistream.join.shed.segment import Gone, Packed, Segment, Unreadable, new_name, read_rows
+from semistream.join.shed.target import Folder
 from semistream.safety.sealed import HEAD_BYTES, seal
-from semistream.shed.remote import Remote, tcp_address
-from semistream.shed.segment import Gone, Packed, Segment, Unreadable, new_name, read_rows
-from semistream.shed.target import Folder
 from semistream.testing import assert_same_rows, oracle
 
 __all__ = ["masters", "pread"]  # fixtures

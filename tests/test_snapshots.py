@@ -126,7 +126,7 @@ def test_rows_of_a_push_that_failed_are_in_the_snapshot(tmp_path, monkeypatch) -
 
 
 def test_wide_waiting_rows_are_saved_in_portions(monkeypatch) -> None:
-    monkeypatch.setattr("semistream.snapshot.PORTION", 1000)
+    monkeypatch.setattr("semistream.join.snapshot.PORTION", 1000)
     batch = pa.record_batch({"k": range(40), "text": ["x" * 300] * 40})
     expected = [repr((i, "x" * 300, i)) for i in range(40)]
     assert _moved(batch) == sorted(expected)

@@ -11,7 +11,7 @@ from servers import execute
 
 import semistream as ss
 from semistream.budget.ledger import Ledger
-from semistream.keygroups import KeyGroups
+from semistream.front.cache import KeyGroups
 from semistream.master.base import NOTHING
 from semistream.master.sql.master import SqlMaster
 from semistream.rows.chunks import Chunks

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from sketch_data import draws, master, stream
 
 import semistream as ss
-from semistream import summary as summary_module
 from semistream.budget.split import SUMMARY_BYTES, summary_bytes
+from semistream.join.join import sample as summary_module
+from semistream.join.sample import KEYS, Generation, Summary
 from semistream.model import zipf
 from semistream.spec import Workload
-from semistream.summary import KEYS, Generation, Summary
 
 
 @given(st.lists(st.lists(st.integers(0, 2000), max_size=900), max_size=8))

@@ -8,8 +8,6 @@ stream batches ──> front stage (hot master rows in memory) ──hit──�
                              master table: pages <────────┘
 """
 
-from .batches import join_batches
-from .conditions import Band, Compare, Predicate
 from .errors import (
     BudgetError,
     ConflictError,
@@ -28,9 +26,10 @@ from .errors import (
     StateError,
     StoreError,
 )
-from .join import SemiStreamJoin
+from .join.conditions import Band, Compare, Predicate
+from .join.join import SemiStreamJoin, join_batches
+from .join.shed import Shedding, ShedReceiver
 from .master import Store, open_master
-from .shed import Shedding, ShedReceiver
 from .spec import ALGORITHMS, Params, Workload
 
 __version__ = "0.1.0"

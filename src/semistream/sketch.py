@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .engine import Engine
 from .errors import SpecError
+from .join.engine import Engine
+from .join.question import On
+from .join.sample import Generation
 from .master import Master, MasterInfo, Source, open_master
 from .master.finding import find_rows
-from .question import On
 from .rows.keys import KeyCoder, codes_of, is_natural, key_coder, pair_names
 from .rows.layout import plain, row_bytes
 from .skew import Counts, counts_of, fit_skew, popularity, without_orphans
 from .spec import Workload
-from .summary import Generation
 
 I64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]

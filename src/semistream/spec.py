@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from .conditions import Condition
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from .errors import SpecError
 
 _HOW = {"inner": "inner", "left": "left", "semi": "semi", "anti": "anti"}
 _HOW |= {"leftouter": "left", "left_outer": "left", "leftsemi": "semi", "left_semi": "semi"}
 _HOW |= {"leftanti": "anti", "left_anti": "anti"}
+
+
+class Condition(Protocol):
+    """Columns that it needs, and which pairs satisfy it. NULL does not."""
+
+    @property
+    def stream_columns(self) -> tuple[str, ...]: ...
+
+    @property
+    def master_columns(self) -> tuple[str, ...]: ...
+
+    def mask(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> NDArray[np.bool_]: ...
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import BudgetError
-from ..join import SemiStreamJoin
+from ..join.join import SemiStreamJoin
+from ..join.stats import Stats
 from ..master import Master, Pages, Store
 from ..master.facts import facts
 from ..master.wrapped import WrappedMaster
@@ -30,7 +31,6 @@ from ..model import zipf
 from ..model.setting import DiskWork
 from ..predict import Operation, operations
 from ..spec import ALGORITHMS, Params, Workload
-from ..stats import Stats
 from ..work import Case, Work
 from .fitting import Deadline
 

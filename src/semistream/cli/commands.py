@@ -13,13 +13,13 @@ from typing import Any
 
 from ..budget.ledger import show_bytes
 from ..errors import SpecError
-from ..join import SemiStreamJoin
+from ..join.join import SemiStreamJoin
+from ..join.shed import ShedReceiver
+from ..join.stats import Stats
 from ..master import Master, open_master
 from ..master.store.format import is_store
 from ..master.store.place import LocalPlace
-from ..shed import ShedReceiver
 from ..spark.ship import package as write_package
-from ..stats import Stats
 from .files import check_target, read_rows, write_rows
 from .progress import Progress
 

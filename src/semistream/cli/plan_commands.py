@@ -13,12 +13,12 @@ from ..calibrate import measure_costs, measure_pages, measure_reads
 from ..calibrate.costs import Costs
 from ..device import DEVICES
 from ..errors import SpecError
+from ..join.question import master_and_key
 from ..machine import Machine, this_machine
 from ..master import Master, Store
 from ..master.facts import facts
 from ..planner import Plan, cannot
 from ..planner import plan as make_plan
-from ..question import master_and_key
 from ..sketch import sketch_stream
 from ..spec import ALGORITHMS, MasterFacts, Workload, algorithm_named
 from ..tuner import least_memory_for

@@ -5,12 +5,12 @@ from __future__ import annotations
 from .base import DiskPhase, Parts
 from .condition import Nested, Residual
 from .fetch import Fetch, FetchNow
+from .groups import shows_groups
 from .lookup import Lookup
 from .scan import Scan
 from .seek import Seek
 from .ssij import PagePlan
 from .sweep import Sweep
-from .teach import shows_groups
 
 PHASES: dict[str, type[DiskPhase]] = {
     "sweep": Sweep,

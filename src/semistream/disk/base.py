@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..backlog import Backlog
 from ..budget.ledger import Ledger
-from ..front import Front
+from ..front.base import Front
 from ..master import Master, Pages
-from ..output import Output
+from ..output.answers import Output
 from ..spec import Params
+from .backlog import Backlog
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -37,7 +37,7 @@ from ..kernels import multimap
 from ..master import Pages
 from ..rows.failures import Failure
 from .base import DiskPhase, Parts
-from .teach import Collector, groups_of, shows_groups
+from .groups import Collector, groups_of, shows_groups
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

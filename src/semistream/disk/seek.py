@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from ..kernels import multimap, seek
 from ..master import Pages
 from .base import Parts
+from .groups import groups_of
 from .sweep import Sweep
-from .teach import groups_of
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

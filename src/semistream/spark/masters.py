@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame
 from ..budget.ledger import parse_bytes, show_bytes
 from ..budget.split import divide
 from ..errors import BudgetError, SpecError
-from ..join import SemiStreamJoin
+from ..join.join import SemiStreamJoin
+from ..join.question import stream_of
 from ..master import Master as OpenMaster
 from ..master import Source, open_master
 from ..master.facts import facts
-from ..question import stream_of
 from ..rows.keys import pair_names
 from ..spec import Workload, join_type
 from .checkpoint import tell_tasks

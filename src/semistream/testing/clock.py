@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..device import PAPER_CPU, Cpu
 from ..errors import SpecError
-from ..stats import Stats, cpu_seconds
+from ..join.stats import Stats, cpu_seconds
 
 
 class ManualClock:
@@ -32,7 +32,7 @@ def charge_cpu(
     clock: ManualClock, before: Stats, after: Stats, rows_per_page: float, cpu: Cpu = PAPER_CPU
 ) -> float:
     """Let the clock go on by what the rows between two `join.stats` cost a processor; returns these
-    seconds. What is charged for which row is said at `semistream.stats.cpu_seconds`."""
+    seconds. What is charged for which row is said at `semistream.join.stats.cpu_seconds`."""
     seconds = cpu_seconds(before, after, rows_per_page, cpu)
     clock.advance(seconds)
     return seconds

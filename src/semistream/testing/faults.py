@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ..budget.ledger import Ledger
 from ..errors import MasterError, OverrunError, SpecError, StateError
-from ..join import SemiStreamJoin
+from ..join.join import SemiStreamJoin
 from ..master import Master
 from ..rows.failures import RECOVERABLE
 from ..rows.keys import KeyCoder

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from ..adapt import Pace
 from ..errors import StateError
-from ..join import SemiStreamJoin
+from ..join.adapt.climb import Pace
+from ..join.join import SemiStreamJoin
+from ..join.stats import Stats
 from ..master import Master, open_master
 from ..model.sweeps import PARTS
 from ..spec import Params, join_type
-from ..stats import Stats
 from .rows import On, assert_same_rows, name_pairs, oracle, rebatch
 
 COUNTERS = ("rows_in", "rows_matched", "rows_unmatched", "rows_out", "waiting")

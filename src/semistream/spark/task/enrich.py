@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ...budget.ledger import parse_bytes
 from ...errors import BudgetError, MasterError, SpecError
-from ...join import SemiStreamJoin
+from ...join.join import SemiStreamJoin
 from ...master import Master
 from ...master.parquet.files import Options
 from ...spec import Params
