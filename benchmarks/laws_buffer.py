@@ -17,11 +17,11 @@ from benchmarks.laws_cell import STREAM_ROW, Cell, Progress, Table, curves, run
 from benchmarks.report import print_table, say
 from semistream.budget.split import KAPPA, Split, slot_bytes, split_memory
 from semistream.budget.split import STREAM_ROW as WIDEST_ROW
-from semistream.device import Device
 from semistream.errors import BudgetError
-from semistream.model import mesh
+from semistream.planning.device import Device
+from semistream.planning.laws.published import mesh
+from semistream.planning.tune import DEFAULT_BUFFER
 from semistream.spec import ALGORITHMS, MasterFacts
-from semistream.tuner import DEFAULT_BUFFER
 
 RATE = 60e6  # bytes per second
 DISK = Device("p2", KAPPA / RATE, RATE, sequential_free=False)

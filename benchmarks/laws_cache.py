@@ -16,14 +16,15 @@ from typing import Any
 import semistream as ss
 from benchmarks.laws_cell import Cell, Progress, Table, curves, run, stream_of
 from benchmarks.report import print_table, say
-from semistream import tuner
+from experiments.lib.paper_cpu import PAPER_CPU
 from semistream.budget.split import ENTRY_BYTES, MOST_READ, STREAM_ROW, Split, split_memory
-from semistream.device import DEVICES, PAPER_CPU, Device
-from semistream.machine import Machine
-from semistream.model import cached
-from semistream.predict import predict
+from semistream.planning import tune as tuner
+from semistream.planning.device import DEVICES, Device
+from semistream.planning.laws.published import cached
+from semistream.planning.machine import Machine
+from semistream.planning.predict import predict
+from semistream.planning.work import FILLED, KNOWS, Case, with_params
 from semistream.spec import ALGORITHMS
-from semistream.work import FILLED, KNOWS, Case, with_params
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 0.9)
 MOST_CYCLES = 8  # of warm-up: far beyond the best share a front stage needs longer to be full

@@ -21,11 +21,12 @@ import semistream as ss
 from benchmarks import workload
 from benchmarks.core import store_of
 from benchmarks.report import say
-from semistream.device import PAPER_CPU, Device
-from semistream.join.stats import Stats, cpu_seconds
+from experiments.lib.modelled import ModelledMaster
+from experiments.lib.paper_cpu import PAPER_CPU, cpu_seconds
+from semistream.join.stats import Stats
 from semistream.master import Master
 from semistream.master.facts import facts
-from semistream.master.modelled import ModelledMaster
+from semistream.planning.device import Device
 from semistream.spec import MasterFacts, Workload
 from semistream.testing import ManualClock
 

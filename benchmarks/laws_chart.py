@@ -16,8 +16,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from benchmarks import laws_buffer, laws_cache
 from benchmarks.laws_cell import curves
 from semistream.budget.split import KAPPA
-from semistream.model import mesh
-from semistream.tuner import DEFAULT_BUFFER
+from semistream.planning.laws.published import mesh
+from semistream.planning.tune import DEFAULT_BUFFER
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 MARKS = (("D", 8, "corrected law"), ("v", 8, "tuner"), ("o", 11, "best measured"))

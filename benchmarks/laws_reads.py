@@ -15,12 +15,14 @@ from typing import Any
 import semistream as ss
 from benchmarks.laws_cell import Cell, Found, Progress, Table, run, stream_of
 from benchmarks.report import print_table, say
-from semistream.device import DEVICES, PAPER_CPU
-from semistream.machine import Machine
-from semistream.model import hybrid, renewal
-from semistream.predict import predict
+from experiments.lib.paper_cpu import PAPER_CPU
+from semistream.planning.device import DEVICES
+from semistream.planning.laws import renewal
+from semistream.planning.laws.published import hybrid
+from semistream.planning.machine import Machine
+from semistream.planning.predict import predict
+from semistream.planning.work import Case
 from semistream.spec import ALGORITHMS
-from semistream.work import Case
 
 DISK = DEVICES["hdd-7200"]
 BLOCK_PAGES = 2  # about 1,100 rows: the paper's best are 950

@@ -25,11 +25,12 @@ import numpy as np
 import pyarrow as pa
 
 import semistream as ss
-from semistream.device import DEVICES, Cpu
+from experiments.lib.modelled import ModelledMaster
+from experiments.lib.paper_cpu import Cpu
 from semistream.join.adapt.climb import Pace
-from semistream.machine import Machine
 from semistream.master import Master
-from semistream.master.modelled import ModelledMaster
+from semistream.planning.device import DEVICES
+from semistream.planning.machine import Machine
 from semistream.testing import ManualClock
 
 OUT = Path("bench-out")

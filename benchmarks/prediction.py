@@ -45,12 +45,13 @@ from benchmarks.prediction_report import (
 )
 from benchmarks.prediction_setup import Cell, known_stream, open_on
 from benchmarks.report import parse_count, say
-from semistream.calibrate.costs import measure_costs
-from semistream.calibrate.pages import measure_pages
-from semistream.device import DEVICES, PAPER_CPU
-from semistream.machine import Machine
+from experiments.lib.paper_cpu import PAPER_CPU
+from semistream.cli.calibrate.costs import measure_costs
+from semistream.cli.calibrate.pages import measure_pages
 from semistream.master.facts import facts
-from semistream.planner import plan
+from semistream.planning.choose import plan
+from semistream.planning.device import DEVICES
+from semistream.planning.machine import Machine
 
 REAL = ("map", "pread")
 NAMES = [name for name in ss.ALGORITHMS if name != "memory"]

@@ -27,12 +27,12 @@ from benchmarks import workload
 from benchmarks.core_cell import answered, push
 from benchmarks.prediction_setup import Cell, open_on, proposed, rows_until_steady, through_a_map
 from benchmarks.report import spread
-from semistream.device import PAPER_CPU
-from semistream.join.stats import Stats, cpu_seconds
+from experiments.lib.modelled import DeviceUse, ModelledMaster
+from experiments.lib.paper_cpu import PAPER_CPU, cpu_seconds
+from semistream.join.stats import Stats
 from semistream.master import Master
 from semistream.master.facts import facts
-from semistream.master.modelled import DeviceUse, ModelledMaster
-from semistream.predict import Prediction
+from semistream.planning.predict import Prediction
 from semistream.testing import ManualClock
 
 TIMED_WINDOWS = {"sweep": 8, "scan": 2, "seek": 3, "plan": 4, "lookup": 0, "none": 0}

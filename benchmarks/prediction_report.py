@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.report import Row, keep, print_table, say, write_csv
-from semistream.device import DEVICES
-from semistream.machine import Machine
+from semistream.planning.device import DEVICES
+from semistream.planning.machine import Machine
 
 WITHIN = 0.15  # a prediction that is no further off is called good
 NEAR = 0.9  # of the best rate: then the planner's choice is as good as the best

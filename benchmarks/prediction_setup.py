@@ -14,16 +14,16 @@ import numpy as np
 import semistream as ss
 from benchmarks import workload
 from benchmarks.core_cell import BATCH
+from experiments.lib.modelled import ModelledMaster
 from semistream.budget.split import cached_keys
-from semistream.device import DEVICES
-from semistream.machine import Machine
 from semistream.master import Master
-from semistream.master.modelled import ModelledMaster
-from semistream.predict import Prediction
+from semistream.planning.device import DEVICES
+from semistream.planning.machine import Machine
+from semistream.planning.predict import Prediction
+from semistream.planning.tune import tune
+from semistream.planning.work import Case
 from semistream.spec import ALGORITHMS, MasterFacts, Workload
 from semistream.testing import ManualClock
-from semistream.tuner import tune
-from semistream.work import Case
 
 BATCH_SECONDS = 0.1  # of the wall clock that a batch should take at most
 MODELLED_BATCH, LOOKUP_BATCH = 2_000, 500

@@ -31,10 +31,10 @@ from experiments.base import (
 )  # fmt: skip
 from experiments.cells import HDD, PAPER, Cell, cell
 from experiments.charts import Figure, axes, curve, finished, panels
+from experiments.lib.paper_cpu import charge_cpu
 from experiments.masters import products_for, share_of
 from experiments.measure import Course, interval, measure
 from experiments.streams import ZipfStream
-from semistream.testing import charge_cpu
 
 OTHERS = ("meshjoin", "hybridjoin", "chybridjoin")
 TICK = 0.1  # seconds

@@ -37,8 +37,8 @@ from experiments.cache_traces import BATCH, Trace, traces
 from experiments.charts import BLACK, Figure, axes, finished, look, panels
 from semistream.budget.split import ENTRY_BYTES, STREAM_ROW, split_memory
 from semistream.master.facts import facts
+from semistream.planning.work import FILLED
 from semistream.spec import ALGORITHMS
-from semistream.work import FILLED
 
 OURS = ("sweepjoin", "chybridjoin")
 AWAKE = " kept awake"

@@ -10,17 +10,18 @@ import numpy as np
 
 import semistream as ss
 from experiments.base import Run
+from experiments.lib.modelled import ModelledMaster
+from experiments.lib.paper_cpu import PAPER_CPU
 from experiments.streams import Stream, known
-from semistream.device import DEVICES, PAPER_CPU, Device
-from semistream.machine import DEFAULT_MACHINE, Machine, this_machine
 from semistream.master import Master
 from semistream.master.facts import facts
-from semistream.master.modelled import ModelledMaster
-from semistream.predict import Prediction
+from semistream.planning.device import DEVICES, Device
+from semistream.planning.machine import DEFAULT_MACHINE, Machine, this_machine
+from semistream.planning.predict import Prediction
+from semistream.planning.tune import tune
+from semistream.planning.work import Case, with_params
 from semistream.spec import ALGORITHMS
 from semistream.testing import ManualClock
-from semistream.tuner import tune
-from semistream.work import Case, with_params
 
 HDD = DEVICES["hdd-7200"]
 HERE = "this machine"

@@ -13,13 +13,14 @@ from benchmarks.laws_cell import STREAM_ROW
 from experiments.base import Row, Run, where
 from experiments.cells import HERE, Cell, cell
 from experiments.charts import GREY
+from experiments.lib.paper_cpu import PAPER_CPU
 from experiments.measure import measure
 from experiments.streams import ZipfStream
 from semistream.budget.split import KAPPA, slot_bytes
-from semistream.device import PAPER_CPU, Device
 from semistream.master.facts import facts
-from semistream.model import mesh
-from semistream.model.mesh import best_buffer
+from semistream.planning.device import Device
+from semistream.planning.laws.published import mesh
+from semistream.planning.laws.published.mesh import best_buffer
 from semistream.spec import MasterFacts
 
 __all__ = [

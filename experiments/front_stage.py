@@ -13,9 +13,9 @@ from experiments.cells import HDD, PAPER, Cell, cell, tuned
 from experiments.masters import products_for, share_of
 from experiments.streams import Stream, ZipfStream
 from semistream.master.facts import facts
-from semistream.model import cached
+from semistream.planning.laws.published import cached
+from semistream.planning.work import Case
 from semistream.spec import ALGORITHMS, MasterFacts, Workload
-from semistream.work import Case
 
 PAPER_ROWS = 100_000_000
 LAPTOP_ROWS = 2_000_000  # with memory in proportion: a 50th

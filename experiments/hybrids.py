@@ -16,15 +16,17 @@ from typing import Any
 import semistream as ss
 from experiments.base import Row, Run
 from experiments.cells import HDD, PAPER, Cell, cell, opened, planned
+from experiments.lib.paper_cpu import PAPER_CPU
 from experiments.masters import products
 from experiments.measure import measure
 from experiments.streams import ZipfStream
 from semistream.budget.split import STREAM_ROW, split_memory
-from semistream.device import PAPER_CPU, Device
 from semistream.master.facts import facts
-from semistream.model import hybrid, renewal, zipf
-from semistream.model.family import SOUGHT
-from semistream.model.mesh import service_rate
+from semistream.planning.device import Device
+from semistream.planning.laws import renewal, zipf
+from semistream.planning.laws.family import SOUGHT
+from semistream.planning.laws.published import hybrid
+from semistream.planning.laws.published.mesh import service_rate
 from semistream.spec import ALGORITHMS, MasterFacts
 from semistream.testing import ManualClock
 

@@ -30,11 +30,11 @@ import semistream as ss
 from benchmarks.prediction_setup import rows_until_steady, through_a_map
 from experiments.base import Row
 from experiments.cells import HERE, MEASURED, PAPER, Cell, machine_of, opened, planned
-from semistream.device import PAPER_CPU
+from experiments.lib.modelled import DeviceUse, ModelledMaster
+from experiments.lib.paper_cpu import PAPER_CPU, cpu_seconds
 from semistream.errors import BudgetError
-from semistream.join.stats import Stats, cpu_seconds
-from semistream.master.modelled import DeviceUse, ModelledMaster
-from semistream.predict import predict
+from semistream.join.stats import Stats
+from semistream.planning.predict import predict
 from semistream.testing import ManualClock
 
 LEARNING = 3  # times as long a warm-up for joins that learn, on this machine

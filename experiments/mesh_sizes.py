@@ -18,14 +18,15 @@ import semistream as ss
 from benchmarks.laws_buffer import budget_for, in_pages
 from experiments.base import Row
 from experiments.cells import TUNED, Cell, opened, planned
+from experiments.lib.paper_cpu import PAPER_CPU, Cpu
 from semistream.budget.split import slot_bytes
-from semistream.device import PAPER_CPU, Cpu, Device
 from semistream.errors import BudgetError
 from semistream.master.facts import facts
-from semistream.model import mesh
+from semistream.planning.device import Device
+from semistream.planning.laws.published import mesh
+from semistream.planning.work import Case
 from semistream.spec import ALGORITHMS, MasterFacts
 from semistream.testing import ManualClock
-from semistream.work import Case
 
 STREAM_ROW = 20
 WIDTH = STREAM_ROW + 1  # as it waits: a byte more, for its NULLs

@@ -30,10 +30,10 @@ from experiments.front_stage import HERE_SECONDS, SWEPT_ROWS, known_of, of_part,
 from experiments.masters import products
 from experiments.measure import measure, told
 from experiments.streams import ZipfStream
-from semistream.machine import DEFAULT_MACHINE
-from semistream.model import cached
-from semistream.tuner import tune
-from semistream.work import Case, with_params
+from semistream.planning.laws.published import cached
+from semistream.planning.machine import DEFAULT_MACHINE
+from semistream.planning.tune import tune
+from semistream.planning.work import Case, with_params
 
 CACHES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75)
 FEWER = (0.0, 0.2, 0.5, 0.75)

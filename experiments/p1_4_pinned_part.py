@@ -39,8 +39,8 @@ from experiments.measure import Course, interval
 from experiments.streams import ZipfStream
 from semistream.budget.split import slot_bytes
 from semistream.join.stats import Stats
-from semistream.model import renewal
-from semistream.model.family import SOUGHT
+from semistream.planning.laws import renewal
+from semistream.planning.laws.family import SOUGHT
 
 ITERATIONS = 4_000  # the paper's
 ANSWERED = {50: 0.4e6, 250: 2e6}  # rows through the pinned part, by MB; the second: "more than"

@@ -34,8 +34,8 @@ from experiments.disk_buffers import (
 from experiments.masters import products
 from experiments.measure import told
 from semistream.budget.split import KAPPA
-from semistream.model.mesh import best_buffer, buffer_loss
-from semistream.tuner import DEFAULT_BUFFER
+from semistream.planning.laws.published.mesh import best_buffer, buffer_loss
+from semistream.planning.tune import DEFAULT_BUFFER
 
 MEMORIES = (20e6, 40e6, 80e6, 160e6, 320e6)
 BEST = {20: 0.93, 40: 1.35, 80: 1.91, 160: 2.63}  # MB, by memory in MB

@@ -29,7 +29,7 @@ from experiments.disk_buffers import DISK, PREAD, ROWS, SKEW, known, scan_cell, 
 from experiments.masters import SMALL_PAGE, products
 from experiments.measure import interval, measure
 from experiments.streams import ZipfStream
-from semistream.device import Device
+from semistream.planning.device import Device
 
 MEMORY = 20e6
 FEW = 250_000  # rows at laptop scale: what a page costs does not depend on how many there are

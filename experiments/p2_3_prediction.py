@@ -31,7 +31,7 @@ from experiments.disk_buffers import (
 from experiments.masters import products
 from experiments.measure import told
 from semistream.budget.split import KAPPA
-from semistream.model.mesh import best_buffer
+from semistream.planning.laws.published.mesh import best_buffer
 
 MEMORY = 20e6  # of figure 10a
 BUFFERS = (0.25e6, 0.93e6, 2e6, 4e6, 6e6, 9e6)

@@ -26,12 +26,11 @@ from experiments.base import (
 )  # fmt: skip
 from experiments.cells import HDD, HERE, PAPER, Cell, cell, machine_of
 from experiments.charts import Figure, rates
+from experiments.lib.paper_cpu import PAPER_CPU, cpu_seconds
 from experiments.masters import products_for, share_of
 from experiments.measure import Course, interval
 from experiments.streams import ZipfStream
-from semistream.device import PAPER_CPU
-from semistream.join.stats import cpu_seconds
-from semistream.predict import predict
+from semistream.planning.predict import predict
 
 ALGORITHMS = ("meshjoin", "cmeshjoin", "hybridjoin", "chybridjoin", "sweepjoin", "memory")
 PAIRS = (("cmeshjoin", "meshjoin"), ("chybridjoin", "hybridjoin"))

@@ -24,7 +24,7 @@ from experiments.disk_buffers import moved
 from experiments.masters import products, share_of
 from experiments.measure import Course, measure, told
 from experiments.streams import ZipfStream
-from semistream.model.cached import COUNTER, best_cache
+from semistream.planning.laws.published.cached import COUNTER, best_cache
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 0.9)
 THRESHOLDS = (10, 5, 3, 2)  # a full front stage takes 1 as 2

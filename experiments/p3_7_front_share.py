@@ -21,8 +21,8 @@ from experiments.charts import GREY, Figure, axes, curve, finished, panels
 from experiments.masters import products, share_of
 from experiments.measure import Course
 from experiments.streams import ZipfStream
-from semistream.model import zipf
-from semistream.model.cached import COUNTER
+from semistream.planning.laws import zipf
+from semistream.planning.laws.published.cached import COUNTER
 
 PUBLISHED, ITERATIONS = 0.51, 1_000
 PAPER_ROWS, PAPER_SHARE = 100_000_000, 0.15

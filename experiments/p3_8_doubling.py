@@ -30,11 +30,11 @@ from experiments.base import (
 from experiments.cells import HDD, HERE, PAPER, Cell, cell, planned
 from experiments.cells import machine_of as machine
 from experiments.charts import Figure, axes, curve, finished, panels
+from experiments.lib.modelled import DeviceUse
 from experiments.masters import products, share_of
 from experiments.measure import Course, Point, _seconds, answered
 from experiments.streams import ZipfStream
-from semistream.master.modelled import DeviceUse
-from semistream.predict import predict
+from semistream.planning.predict import predict
 
 ALGORITHMS = ("cmeshjoin", "meshjoin", "sweepjoin", "memory")
 SLICE = 500_000  # rows that are made at a time

@@ -22,7 +22,7 @@ from experiments.charts import GREY, Figure, axes, finished, look, panels
 from experiments.masters import products_for, share_of
 from experiments.measure import measure, told
 from experiments.streams import ZipfStream
-from semistream.machine import this_machine
+from semistream.planning.machine import this_machine
 from semistream.spec import ALGORITHMS
 
 CLOSE, NEAR = 0.1, 0.25  # of the measured cost, by the median over the grid

@@ -20,6 +20,7 @@ from experiments.base import (
 )  # fmt: skip
 from experiments.cells import HDD, PAPER, TUNED, Cell, cell
 from experiments.charts import Figure, axes, curve, finished, panels, published
+from experiments.lib.paper_cpu import PAPER_CPU
 from experiments.masters import products_for, share_of
 from experiments.measure import measure, told
 from experiments.mesh_sizes import (
@@ -32,7 +33,6 @@ from experiments.mesh_sizes import (
     tuned_buffer,
 )
 from experiments.streams import ZipfStream
-from semistream.device import PAPER_CPU
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 FEWER = (0.001, 0.005, 0.01, 0.03, 0.1)

@@ -18,12 +18,12 @@ from experiments.base import (
 )  # fmt: skip
 from experiments.cells import HDD, PAPER, Cell, cell
 from experiments.charts import GREEN, ORANGE, Figure, axes, curve, finished, level, panels
+from experiments.lib.paper_cpu import PAPER_CPU
 from experiments.masters import products, share_of
 from experiments.measure import measure, told
 from experiments.mesh_sizes import PAPERS, as_published, briefly, facts_of, symbols, whole_pages
 from experiments.streams import ZipfStream
-from semistream.device import PAPER_CPU
-from semistream.model import mesh
+from semistream.planning.laws.published import mesh
 
 SKEW = 0.5
 SHARE = 0.05  # of the master: 21 MB

@@ -22,6 +22,7 @@ from experiments.base import (
 )  # fmt: skip
 from experiments.cells import HDD, PAPER, TUNED, Cell, cell
 from experiments.charts import Figure, axes, curve, finished, panels, published
+from experiments.lib.paper_cpu import PAPER_CPU
 from experiments.masters import products_for, share_of
 from experiments.masters_many import zipf_keys
 from experiments.measure import measure, told
@@ -36,7 +37,7 @@ from experiments.mesh_sizes import (
     with_output,
 )
 from experiments.streams import ZipfStream
-from semistream.device import PAPER_CPU, Device
+from semistream.planning.device import Device
 
 MASTER, STREAM, SIZE = "skew of the master", "skew of the stream", "another size"
 BUILT, TOLD = "inner", "semi"  # with and without building the output

@@ -24,6 +24,7 @@ from experiments.base import (
 )  # fmt: skip
 from experiments.cells import HDD, PAPER, Cell, cell
 from experiments.charts import GREY, Figure, axes, curve, finished, level, panels
+from experiments.lib.paper_cpu import PAPER_CPU
 from experiments.masters import products, share_of
 from experiments.measure import measure, told
 from experiments.mesh_sizes import (
@@ -38,10 +39,10 @@ from experiments.mesh_sizes import (
 )
 from experiments.streams import ZipfStream
 from semistream.budget.split import whole_bytes
-from semistream.device import PAPER_CPU, Device
-from semistream.machine import Machine
-from semistream.model import mesh
-from semistream.tuner import least_memory_for
+from semistream.planning.device import Device
+from semistream.planning.laws.published import mesh
+from semistream.planning.machine import Machine
+from semistream.planning.tune import least_memory_for
 
 SKEW = 0.5
 SHARE, RATE = 0.05, 10_000.0  # memory of (b), a part of the master; rows per second of (a)

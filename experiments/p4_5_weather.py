@@ -23,7 +23,7 @@ from experiments.charts import Figure, rates
 from experiments.measure import measure, told
 from experiments.mesh_sizes import briefly, with_output
 from experiments.weather import SyntheticReports, synthetic_master
-from semistream.device import Device
+from semistream.planning.device import Device
 
 ROW = 32  # bytes
 SHARES, FEWER = (0.01, 0.02, 0.05, 0.1), (0.01, 0.03, 0.1)

@@ -27,14 +27,15 @@ import semistream as ss
 from benchmarks import workload
 from experiments.base import Row
 from experiments.cells import HDD, HERE, MEASURED, PAPER, Cell, planned
+from experiments.lib.modelled import ModelledMaster
+from experiments.lib.paper_cpu import PAPER_CPU, cpu_seconds
 from experiments.measure import answered, interval
 from experiments.streams import ZipfStream
-from semistream.device import PAPER_CPU, Device
 from semistream.join.shed.segment import Segment
 from semistream.join.shed.target import Found, Target
-from semistream.join.stats import Stats, cpu_seconds
+from semistream.join.stats import Stats
 from semistream.master import Master
-from semistream.master.modelled import ModelledMaster
+from semistream.planning.device import Device
 from semistream.testing import ManualClock
 
 DISK, NETWORK = "disk", "network"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from benchmarks import workload
 from semistream import Workload
-from semistream.sketch import sketch_stream
+from semistream.planning.workload import sketch_stream
 
 MADE = 200_000  # rows that are made at a time
 SAMPLE = 200_000  # rows that a sketch is made of

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from semistream.device import DEVICES, PAPER_CPU
-from semistream.machine import Machine
+from experiments.lib.paper_cpu import PAPER_CPU
+from semistream.planning.device import DEVICES
+from semistream.planning.machine import Machine
+from semistream.planning.work import Case
 from semistream.spec import ALGORITHMS, MasterFacts, Params, Workload
-from semistream.work import Case
 
 STORE = MasterFacts(
     name="products", key=("id",), rows=2_000_000, bytes=240_000_000, pages=3_700,

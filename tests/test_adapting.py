@@ -13,14 +13,15 @@ import pytest
 from sample_data import ALGORITHMS, HOWS, build, least_memory, products, sales
 
 import semistream as ss
+from experiments.lib.modelled import ModelledMaster
+from experiments.lib.paper_cpu import PAPER_CPU, Cpu
 from semistream.budget.split import Division
-from semistream.device import DEVICES, PAPER_CPU, Cpu
 from semistream.join.adapt.adapt import proposal, skew_of, stream_now
 from semistream.join.adapt.climb import Pace
 from semistream.join.adapt.divide import Divider, divide_anew
-from semistream.machine import Machine
 from semistream.master.memory import MemoryMaster
-from semistream.master.modelled import ModelledMaster
+from semistream.planning.device import DEVICES
+from semistream.planning.machine import Machine
 from semistream.testing import ManualClock, check_join
 
 KEYS, BATCH, PART = 20_000, 4_000, 1_000

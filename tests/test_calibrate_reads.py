@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from sample_data import build, products
 
 import semistream as ss
-from semistream.calibrate import measure_pages, measure_reads
-from semistream.calibrate.fitting import fit_device, fit_line
-from semistream.calibrate.reads import FLIGHTS, SIZES, FileReader, forget_files
-from semistream.device import DEVICES, Device
-from semistream.machine import ReadCost
-from semistream.master.modelled import ModelledMaster
+from experiments.lib.modelled import ModelledMaster
+from semistream.cli.calibrate import measure_pages, measure_reads
+from semistream.cli.calibrate.fitting import fit_device, fit_line
+from semistream.cli.calibrate.reads import FLIGHTS, SIZES, FileReader, forget_files
+from semistream.planning.device import DEVICES, Device
+from semistream.planning.machine import ReadCost
 from semistream.testing import ManualClock
 
 HDD, SSD = DEVICES["hdd-7200"], DEVICES["ssd"]

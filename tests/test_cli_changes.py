@@ -12,7 +12,7 @@ import pytest
 from test_cli import PRODUCTS, Run, rows_of, run, store
 
 from semistream import Store, cli
-from semistream.cli import store_commands
+from semistream.cli import store as store_commands
 
 __all__ = ["run", "store"]
 

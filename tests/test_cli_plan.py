@@ -13,7 +13,7 @@ import pytest
 
 import semistream as ss
 from semistream.cli import main
-from semistream.machine import DEFAULT_MACHINE, Machine
+from semistream.planning.machine import DEFAULT_MACHINE, Machine
 from semistream.spec import ALGORITHMS
 
 
@@ -104,10 +104,10 @@ def test_bad_words(run, folder: Path, words: tuple[str, ...], said: str) -> None
 
 
 def test_calibrate_keeps_what_it_measures(run, folder: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("semistream.calibrate.samples.ROWS", (5_000, 20_000))
-    monkeypatch.setattr("semistream.calibrate.samples.WARM", 0.005)
-    monkeypatch.setattr("semistream.calibrate.samples.TIMED", 0.01)
-    monkeypatch.setattr("semistream.calibrate.samples.BATCH", 2_000)
+    monkeypatch.setattr("semistream.cli.calibrate.samples.ROWS", (5_000, 20_000))
+    monkeypatch.setattr("semistream.cli.calibrate.samples.WARM", 0.005)
+    monkeypatch.setattr("semistream.cli.calibrate.samples.TIMED", 0.01)
+    monkeypatch.setattr("semistream.cli.calibrate.samples.BATCH", 2_000)
     kept = tmp_path / "machine.json"
     said = json.loads(
         run("calibrate", folder / "products", "--seconds", 12, "--out", kept, "--json")

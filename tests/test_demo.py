@@ -12,10 +12,10 @@ import pytest
 
 from semistream import Store
 from semistream.cli import main
-from semistream.demo import Options, run
-from semistream.demo.data import products, sales
-from semistream.demo.runs import Outcome
-from semistream.demo.view import View, bar, trend
+from semistream.cli.demo import Options, run
+from semistream.cli.demo.data import products, sales
+from semistream.cli.demo.runs import Outcome
+from semistream.cli.demo.view import View, bar, trend
 from semistream.errors import SemiStreamError
 from semistream.spark import BatchProgress
 

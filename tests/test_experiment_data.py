@@ -18,7 +18,7 @@ from experiments import generate, masters, masters_many, weather
 from experiments.arrivals import Bursty, Steady, hurst_exponent
 from experiments.drifting import DriftingHotSet, TemporalLocality
 from semistream import SemiStreamJoin, Store
-from semistream.model import zipf
+from semistream.planning.laws import zipf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

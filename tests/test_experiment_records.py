@@ -13,7 +13,7 @@ from experiment_rows import frequencies, keys_of, rows_of
 from experiments import flights, journey, tpch, weather
 from experiments.trace import Trace, orphans, package_file, recut
 from semistream import SemiStreamJoin, Store
-from semistream.model import zipf
+from semistream.planning.laws import zipf
 
 SCALE = 0.01  # TPC-H: 1,500 customers, 15,000 orders
 

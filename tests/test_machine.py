@@ -15,9 +15,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import semistream as ss
-from semistream import machine
-from semistream.device import DEVICES, PAPER_CPU, Device
-from semistream.machine import CHECK, DEFAULT_MACHINE, FORMAT, PLACE, Machine, ReadCost
+from experiments.lib.paper_cpu import PAPER_CPU
+from semistream.planning import machine
+from semistream.planning.device import DEVICES, Device
+from semistream.planning.machine import CHECK, DEFAULT_MACHINE, FORMAT, PLACE, Machine, ReadCost
 
 HDD, SSD, OBJECTS = DEVICES["hdd-7200"], DEVICES["ssd"], DEVICES["object-store"]
 DEVICE = st.builds(
@@ -196,7 +197,7 @@ def test_a_file_of_someone_else_among_temporary_files(no_home, monkeypatch) -> N
     place = MACHINE.save()
     someone = os.geteuid() + 1
     monkeypatch.setattr("os.geteuid", lambda: someone)
-    monkeypatch.setattr("semistream.machine._places", lambda: [place])
+    monkeypatch.setattr("semistream.planning.machine._places", lambda: [place])
     assert Machine.load() == DEFAULT_MACHINE
     monkeypatch.setenv(PLACE, str(place))
     assert Machine.load() == MACHINE

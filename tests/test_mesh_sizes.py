@@ -8,11 +8,11 @@ import pytest
 
 from experiments import mesh_sizes
 from experiments.cells import HDD, Cell
+from experiments.lib.paper_cpu import PAPER_CPU
 from experiments.masters import products
 from experiments.measure import Course
 from experiments.streams import ZipfStream
-from semistream.device import PAPER_CPU
-from semistream.model import mesh
+from semistream.planning.laws.published import mesh
 
 ROWS, MEMORY = 40_000, 1_500_000
 

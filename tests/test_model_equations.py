@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semistream.errors import SpecError
-from semistream.model import cached, hybrid, mesh, renewal, zipf
+from semistream.planning.laws import renewal, zipf
+from semistream.planning.laws.published import cached, hybrid, mesh
 from tests import model_simulator as simulator
 
 KAPPA = 47_000.0

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import semistream as ss
 from semistream.errors import SpecError
-from semistream.model import family, planned, sweeps, zipf
-from semistream.model.family import disk_work
-from semistream.model.setting import DiskWork, Setting
+from semistream.planning.laws import family, sweeps, zipf
+from semistream.planning.laws import ssij as planned
+from semistream.planning.laws.family import disk_work
+from semistream.planning.laws.setting import DiskWork, Setting
 from tests import model_simulator as simulator
 from tests.fed_join import ROWS, FedJoin, make_store
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semistream.errors import SpecError
-from semistream.model import zipf
+from semistream.planning.laws import zipf
 from tests import model_simulator as simulator
 
 SKEWS = (0.0, 0.3, 0.5, 0.99999, 1.0, 1.0001, 1.5, 2.0)

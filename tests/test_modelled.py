@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from sample_data import ALGORITHMS, DISK, build, products, sales
 
 import semistream as ss
-from semistream.device import DEVICES, PAPER_CPU, Cpu, Device
-from semistream.join.stats import Stats, cpu_seconds
+from experiments.lib.modelled import DeviceUse, ModelledMaster
+from experiments.lib.paper_cpu import PAPER_CPU, Cpu, charge_cpu, cpu_seconds
+from semistream.join.stats import Stats
 from semistream.master import Master
 from semistream.master.memory import MemoryMaster
-from semistream.master.modelled import DeviceUse, ModelledMaster
-from semistream.testing import ManualClock, charge_cpu, check_join, check_master
+from semistream.planning.device import DEVICES, Device
+from semistream.testing import ManualClock, check_join, check_master
 
 HDD, SSD, OBJECTS = DEVICES["hdd-7200"], DEVICES["ssd"], DEVICES["object-store"]
 KINDS = ("memory", "map", "pread", "changed", "parquet", "unsorted")

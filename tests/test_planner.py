@@ -15,15 +15,15 @@ from plan_data import ALL, HDD, HEAP, READ, SMALL, STORE, TABLE, case
 
 import semistream as ss
 from semistream.budget.split import least_bytes
-from semistream.device import DEVICES, Device
-from semistream.machine import DEFAULT_MACHINE, Machine
 from semistream.master.facts import facts
-from semistream.model.mesh import best_buffer
-from semistream.planner import cannot, plan
-from semistream.predict import predict
+from semistream.planning.choose import cannot, plan
+from semistream.planning.device import DEVICES, Device
+from semistream.planning.laws.published.mesh import best_buffer
+from semistream.planning.machine import DEFAULT_MACHINE, Machine
+from semistream.planning.predict import predict
+from semistream.planning.tune import DEFAULT_BUFFER, grid, least_memory_for, tune
+from semistream.planning.work import popular
 from semistream.spec import ALGORITHMS, MasterFacts, Params, Workload
-from semistream.tuner import DEFAULT_BUFFER, grid, least_memory_for, tune
-from semistream.work import popular
 
 HERE = replace(DEFAULT_MACHINE, measured="2026-01-01")
 
@@ -230,7 +230,7 @@ def test_planning_asks_the_model_less_than_a_hundred_times(monkeypatch) -> None:
         asked.append(asked_for)
         return predict(asked_for, machine)
 
-    monkeypatch.setattr("semistream.tuner.predict", counted)
+    monkeypatch.setattr("semistream.planning.tune.predict", counted)
     plan(STORE, Workload(skew=1.01), 24_000_000, HERE)
     assert 10 < len(asked) < 100
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 import semistream as ss
-from semistream.device import DEVICES, PAPER_CPU
-from semistream.machine import Machine
+from experiments.lib.modelled import ModelledMaster
+from experiments.lib.paper_cpu import PAPER_CPU
 from semistream.master.facts import facts
 from semistream.master.memory import MemoryMaster
-from semistream.master.modelled import ModelledMaster
-from semistream.predict import predict
+from semistream.planning.device import DEVICES
+from semistream.planning.machine import Machine
+from semistream.planning.predict import predict
+from semistream.planning.work import Case
 from semistream.testing import ManualClock
-from semistream.work import Case
 
 pytest.importorskip("matplotlib")
 from benchmarks import prediction, workload

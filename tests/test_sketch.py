@@ -10,9 +10,9 @@ from servers import load
 from sketch_data import draws, master, spread, stream, times
 
 import semistream as ss
-from semistream.model import zipf
-from semistream.sketch import sketch_stream
-from semistream.skew import counts_of, fit_skew, popularities, popularity
+from semistream.planning.laws import zipf
+from semistream.planning.skew import counts_of, fit_skew, popularities, popularity
+from semistream.planning.workload import sketch_stream
 from semistream.spec import Workload
 
 COVERED = [

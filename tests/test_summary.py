@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sketch_data import draws, master, stream
 
 import semistream as ss
-from semistream.budget.split import SUMMARY_BYTES, summary_bytes
+from semistream.budget.split import SAMPLE_BYTES, sample_bytes
 from semistream.join.join import sample as summary_module
-from semistream.join.sample import KEYS, Generation, Summary
-from semistream.model import zipf
+from semistream.planning.laws import zipf
+from semistream.planning.sample import KEYS, Generation, StreamSample
 from semistream.spec import Workload
 
 
@@ -64,7 +64,7 @@ def test_a_running_join_knows_its_stream(algorithm, orphans) -> None:
         assert join.workload() == Workload()
         run(join, numbers)
         known = join.workload()
-        assert join.stats.bytes_held >= SUMMARY_BYTES
+        assert join.stats.bytes_held >= SAMPLE_BYTES
     whole = summary_module.WHOLE
     assert known.skew_error is not None
     assert abs(known.skew - 1) <= 3 * known.skew_error < 0.15
@@ -104,7 +104,7 @@ def test_without_room_for_a_summary_counters_are_all(algorithm) -> None:
     with ss.SemiStreamJoin(opened, "id", algorithm=algorithm, memory=least) as join:
         assert run(join, np.arange(1000, 3000), 100) == 1000
         known = join.workload()
-        assert join._ledger.parts["sketch"] == 0
+        assert join._ledger.parts["sample"] == 0
     assert (known.rows, known.orphans, known.skew_error) == (2000, 0.5, None)
     assert (known.columns, known.popularity) == (2, ())
 
@@ -119,7 +119,7 @@ def test_it_can_be_left_out_and_changes_no_result() -> None:
             out = [b for s in stream(numbers).to_batches(700) for b in join.push(s)]
             out += list(join.drain())
             answers.append(pa.Table.from_batches(out).sort_by([("id", "ascending")]))
-            assert (join._ledger.parts["sketch"] > 0) == sketch
+            assert (join._ledger.parts["sample"] > 0) == sketch
             assert (join.workload().skew_error is not None) == sketch
     assert answers[0].equals(answers[1])
 
@@ -127,7 +127,7 @@ def test_it_can_be_left_out_and_changes_no_result() -> None:
 @pytest.mark.parametrize("rows", [100, 1000, 10_000, 32_768])
 def test_only_some_rows_are_looked_at(rows) -> None:
     """What makes it cheap: after the first rows of a generation, one in 64, of few pieces."""
-    summary, looked = Summary(), 0
+    summary, looked = StreamSample(), 0
     codes, usable = np.arange(rows), np.arange(rows) % 2 == 0
     for _ in range(1_000_000 // rows):
         if summary.wants(rows, (0, 0)):
@@ -138,5 +138,5 @@ def test_only_some_rows_are_looked_at(rows) -> None:
     assert looked <= 2 * whole / rows + 1e6 / max(often, rows) + 2
     assert summary.keyed == pytest.approx(summary.rows / 2, rel=0.1)
     assert summary.bytes == 8 * summary.sized > 0
-    assert summary.nbytes == SUMMARY_BYTES
-    assert summary_bytes(1_000_000, True) > 0
+    assert summary.nbytes == SAMPLE_BYTES
+    assert sample_bytes(1_000_000, True) > 0

@@ -11,11 +11,11 @@ import pytest
 
 import semistream as ss
 from semistream.errors import MasterError
-from semistream.machine import DEFAULT_MACHINE
 from semistream.master.facts import facts
-from semistream.predict import predict
+from semistream.planning.machine import DEFAULT_MACHINE
+from semistream.planning.predict import predict
+from semistream.planning.work import Case
 from semistream.spec import Workload
-from semistream.work import Case
 
 ROWS, MEMORY = 60_000, 1 << 20
 SCHEMA = pa.schema({"id": pa.int64(), "n": pa.int64()})

@@ -12,15 +12,14 @@ from plan_data import READ, STORE, TABLE, case
 
 import semistream as ss
 from semistream.budget.split import STREAM_ROW, split_memory
-from semistream.device import DEVICES
-from semistream.machine import DEFAULT_MACHINE
 from semistream.master.facts import facts
-from semistream.predict import predict
-from semistream.rhythm import Rhythm
+from semistream.planning.device import DEVICES
+from semistream.planning.machine import DEFAULT_MACHINE
+from semistream.planning.predict import predict
+from semistream.planning.tune import tune
+from semistream.planning.work import Case, Rhythm, Work, work_of
 from semistream.rows.layout import row_bytes
 from semistream.spec import MasterFacts, Workload
-from semistream.tuner import tune
-from semistream.work import Case, Work, work_of
 from tests.fed_join import SCHEMA, FedJoin, make_store
 
 PLAIN = ss.Params(front_share=0.3, page_pool=1e-9)  # of the pool less than a byte: none

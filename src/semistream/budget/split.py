@@ -39,7 +39,7 @@ class Split:
     piece_rows: int
     pool: int = 0  # cached pages
     held: int = 0  # ordered answers behind older rows
-    summary: int = 0  # samples of the stream, where waiting rows have room enough
+    sample: int = 0  # of the stream, where waiting rows have room enough
     stream: int = 0  # rows that have arrived and are not taken in yet, where load is shed
 
 
@@ -51,7 +51,7 @@ LINK_BYTES = 8 + 4 * 9 + 32  # links, the multimap's table, and matches on their
 CHUNK_BYTES = 512  # what a chunk of waiting rows costs besides its rows
 SMALL = 512  # a chunk of fewer rows is brought together with others
 FEW = 8  # so many of them at least, or enough for one that is not small
-SUMMARY_BYTES = 57_408  # of the samples that a running join keeps of its stream
+SAMPLE_BYTES = 57_408  # of the samples that a running join keeps of its stream
 ENTRY_BYTES = 44  # of the front stage's table and sketch, per key
 
 
@@ -72,9 +72,9 @@ def cached_keys(limit: int, row_bytes: int) -> int:
     return keys if keys >= LEAST_KEYS else 0
 
 
-def summary_bytes(backlog: int, wanted: bool) -> int:
-    """What the summary of the stream takes of the bytes for waiting rows: little, or nothing."""
-    return SUMMARY_BYTES if wanted and backlog >= 16 * SUMMARY_BYTES else 0
+def sample_bytes(backlog: int, wanted: bool) -> int:
+    """What the sample of the stream takes of the bytes for waiting rows: little, or nothing."""
+    return SAMPLE_BYTES if wanted and backlog >= 16 * SAMPLE_BYTES else 0
 
 
 # --- which part gets how much ------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _least(master: MasterFacts, stream_row: int, shed: bool = False) -> Split:
 
 
 def _total(master: MasterFacts, split: Split) -> int:
-    parts = split.output + split.read + split.front + split.backlog + split.stream + split.summary
+    parts = split.output + split.read + split.front + split.backlog + split.stream + split.sample
     return master.resident_bytes + parts + split.piece_rows * INTAKE_BYTES
 
 
@@ -194,16 +194,16 @@ def split_memory(
         front, pool = 0, front if not mapped or algorithm.disk == "plan" else 0
     rows = least.piece_rows + intake // INTAKE_BYTES
     backlog = least.backlog + left - front - stream - (0 if mapped else pool)
-    summary = summary_bytes(backlog, params.sketch)
+    sample = sample_bytes(backlog, params.sketch)
     return Split(
         output=output,
         read=min(read or MOST_MAPPED, max(master.max_page_bytes + 1024, asked)),
         front=front,
-        backlog=backlog - summary,
+        backlog=backlog - sample,
         piece_rows=max(1, min(params.piece_rows or rows, rows)),
         pool=pool,
         held=held,
-        summary=summary,
+        sample=sample,
         stream=least.stream + stream,
     )
 

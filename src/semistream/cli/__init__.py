@@ -1,5 +1,4 @@
-"""The command line: semistream demo | enrich | receive | package, and those of store_words.py and
-plan_words.py."""
+"""The command line. Here: demo, enrich, receive, package; the others are in `store` and `plan`."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ import pyarrow as pa
 
 from .. import ALGORITHMS, SemiStreamError, __version__
 from . import commands
-from .plan_words import add_plans
-from .store_words import add_build, add_changes, add_looks
-from .words import Parser, command, local
+from .parser import Parser, command, local
+from .plan import add_plans
+from .store import add_build, add_changes, add_looks
 
 _ABOUT = """\
 Join a stream of rows with a master table that is larger than memory.
@@ -89,7 +88,7 @@ def _fail(message: str, as_json: bool) -> int:
     return 1
 
 
-# --- the words ----------------------------------------------------------------------------------
+# --- how they are called -------------------------------------------------------------------------
 
 
 def _parser() -> ArgumentParser:

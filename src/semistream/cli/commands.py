@@ -19,7 +19,6 @@ from ..join.stats import Stats
 from ..master import Master, open_master
 from ..master.store.format import is_store
 from ..master.store.place import LocalPlace
-from ..spark.ship import package as write_package
 from .files import check_target, read_rows, write_rows
 from .progress import Progress
 
@@ -133,6 +132,8 @@ def _token(file: Path | None) -> str | None:
 
 
 def package(args: Namespace) -> Result:
+    from ..spark import package as write_package  # late: it needs pyspark
+
     path = write_package(args.output)
     size = path.stat().st_size
     return Result(
@@ -142,9 +143,9 @@ def package(args: Namespace) -> Result:
 
 
 def demo(args: Namespace) -> Result:
-    from ..demo import Options, run
-    from ..demo.summary import as_data, as_text
-    from ..demo.view import make_view, quiet_view
+    from .demo import Options, run
+    from .demo.summary import as_data, as_text
+    from .demo.view import make_view, quiet_view
 
     options = Options(
         out=args.out,

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ..kernels import search
 from ..master import Pages
 from ..master.finding import page_blocks
-from ..model.sweeps import PARTS
+from ..planning.laws.sweeps import PARTS
 from .base import DiskPhase, Parts
 
 I64 = NDArray[np.int64]

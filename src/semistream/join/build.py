@@ -18,8 +18,8 @@ from ..master import Pages
 from ..master.facts import facts
 from ..output.answers import Counters, Output
 from ..output.ordered import Reorder
+from ..planning.sample import StreamSample
 from .question import Question
-from .sample import Summary
 
 
 class Assembly:
@@ -31,7 +31,7 @@ class Assembly:
         self.order: Reorder | None = None
         self.split: Split
         self.division: Division | None = None  # of memory, where it is not the plan's any more
-        self.summary: Summary | None = None
+        self.sample: StreamSample | None = None
 
     def _build(self, widest: int, kept: Front | None = None) -> None:
         """Make the parts; again when a row comes that is wider than was planned for, or for another
@@ -40,7 +40,7 @@ class Assembly:
         info = question.master.describe()
         before = self.split.front if kept is not None else 0
         self.coder, shape, self.split, self._widest = question.design(self.schema, widest)
-        self.summary = (self.summary or Summary()) if self.split.summary else None
+        self.sample = (self.sample or StreamSample()) if self.split.sample else None
         if self.division is not None:
             self.split = self.divided(self.division)
         if kept is not None:
@@ -51,7 +51,7 @@ class Assembly:
         for part in ("backlog", "pool", "collect", *(() if kept is not None else ("front",))):
             ledger.set(part, 0)
         ledger.set("index", info.resident_bytes)
-        ledger.set("sketch", self.summary.nbytes if self.summary is not None else 0)
+        ledger.set("sample", self.sample.nbytes if self.sample is not None else 0)
         how, limit = question.spec.how, self.split.output
         single = question.at_most_one
         self.output = Output(shape, how, self.coder, limit, ledger, self.counters, single)

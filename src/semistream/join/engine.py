@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ..budget.ledger import Ledger
 from ..budget.split import INTAKE_BYTES, STREAM_ROW
 from ..front.base import Hits
+from ..planning.workload import Seen
 from ..rows.chunks import Chunks
 from ..rows.encodings import Encodings
 from ..rows.failures import Failure, attempt
@@ -86,6 +87,28 @@ class Engine(Assembly):
     def shed_out(self) -> int:
         """Rows that are out (with shedding)."""
         return 0
+
+    def seen(self) -> Seen:
+        """What it knows of its stream so far."""
+        counters = self.counters
+        return Seen(
+            self.schema,
+            bool(self.question.spec.on),
+            self.sample,
+            counters.rows_in,
+            counters.rows_matched,
+            counters.rows_unmatched,
+            self._keys(),
+        )
+
+    def _keys(self) -> float:
+        """Keys of the master: its rows, over the rows that matches have had on average."""
+        info, counters = self.question.master.describe(), self.counters
+        rows, how = max(1, info.rows), self.question.spec.how
+        if info.unique or counters.rows_matched == 0 or how not in ("inner", "left"):
+            return rows
+        pairs = counters.rows_out - (counters.rows_unmatched if how == "left" else 0)
+        return max(1.0, rows / max(1.0, pairs / counters.rows_matched))
 
     def reset(self) -> None:
         """Forget waiting rows (they count as rows in no longer), keep the front stage."""
@@ -197,8 +220,8 @@ class Engine(Assembly):
         self.pieces += 1
         self._taken += len(batch)
         answers = (self.counters.rows_matched, self.counters.rows_unmatched)
-        if self.summary is not None and self.summary.wants(len(codes), answers):
-            self.summary.add(codes, usable, lambda: batch.nbytes)
+        if self.sample is not None and self.sample.wants(len(codes), answers):
+            self.sample.add(codes, usable, lambda: batch.nbytes)
         if answered.any():
             yield from self._answer_now(batch, stream, hits, answered)
         if waits and self.phase is not None:

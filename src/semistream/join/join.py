@@ -17,10 +17,11 @@ import pyarrow as pa
 from ..budget.ledger import Ledger
 from ..errors import BudgetError, MasterError, SpecError, StateError
 from ..master import Master, Source
+from ..planning.workload import workload_of
 from ..rows.encodings import Encodings
 from ..rows.failures import Failure
+from ..rows.keys import On
 from ..safety.sealed import SealError, seal, unseal
-from ..sketch import workload_of
 from ..spec import Condition, Params, Workload
 from .adapt.adapt import Adapting, Stopwatch
 from .adapt.climb import Pace
@@ -28,7 +29,7 @@ from .adapt.divide import divide_anew
 from .calls import Turns
 from .engine import Engine
 from .hot_keys import learn, load_learnt, save_learnt
-from .question import On, Question, ask, check_same_columns, stream_of
+from .question import Question, ask, check_same_columns, stream_of
 from .shed import Shedding, SheddingEngine, load_shed, restore_shed, save_shed, shed_target
 from .snapshot import Saved, load, save
 from .stats import Stats, stats_of
@@ -279,7 +280,7 @@ class SemiStreamJoin:
         With a budget of about a megabyte or less, only what counters say."""
         if self._turns.closed:
             raise StateError("the join is closed; ask for its workload before")
-        return workload_of(self._engine)
+        return workload_of(None if self._engine is None else self._engine.seen())
 
     def explain(self) -> str:
         """Why this algorithm, how its memory is divided, the rate that the model predicts, and why

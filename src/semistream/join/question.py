@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -14,8 +14,8 @@ from ..master import Master, Source, open_master
 from ..master.base import no_order
 from ..master.facts import facts
 from ..output.shape import Shape, output_shape
-from ..planner import Plan, plan
-from ..rows.keys import KeyCoder, key_coder, pair_names
+from ..planning.choose import Plan, plan
+from ..rows.keys import KeyCoder, On, key_coder, pair_names
 from ..rows.layout import row_bytes
 from ..spec import (
     Algorithm,
@@ -30,8 +30,6 @@ from ..spec import (
     join_type,
 )
 from .conditions import check_condition
-
-On = str | Sequence[str] | Mapping[str, str]
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..budget.ledger import Ledger
-from ..device import Cpu
 from ..output.answers import Counters
-from ..spec import algorithm_named
 from .engine import Engine
 
 
@@ -75,38 +73,3 @@ def _extra(engine: Engine) -> int:
         return 0
     alone = counters.rows_unmatched if how == "left" else 0
     return max(0, counters.rows_out + held - counters.rows_matched - alone)
-
-
-def cpu_seconds(before: Stats, after: Stats, rows_per_page: float, cpu: Cpu) -> float:
-    """What the work between two counts would cost a processor, by the operations of the papers.
-
-        each row that came        take_in, and probe where there is a front stage
-        each that it did not answer    append when it came, expire when it left
-        each master row read      probe_master, where pages are asked against the waiting rows (the
-                                  scans and the hybridjoin family)
-        each row that left        probe_master, where it asks the pages (the others)
-        each output row           emit
-
-    Rows that the front stage knows to have no match are counted as waiting: there is no counter of
-    them. So are rows with a NULL key.
-    """
-    algorithm = algorithm_named(after.algorithm)
-    came = after.rows_in - before.rows_in
-    hits = after.front_hits - before.front_hits
-    answered = after.rows_matched + after.rows_unmatched
-    left = answered - before.rows_matched - before.rows_unmatched - hits
-    if algorithm.disk == "none":
-        waited = left = 0
-    else:
-        waited = came - hits
-    rows_read = (after.pages_read - before.pages_read) * rows_per_page
-    asked = rows_read if algorithm.disk in ("scan", "seek") else left
-    front = came if algorithm.front != "none" else 0
-    return (
-        came * cpu.take_in
-        + front * cpu.probe
-        + waited * cpu.append
-        + left * cpu.expire
-        + asked * cpu.probe_master
-        + (after.rows_out - before.rows_out) * cpu.emit
-    )

@@ -30,6 +30,7 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 86_400
 _MOST_DIGITS = 76  # of a decimal256
 _NATURAL = ("integer", "bool", "date", "timestamp", "timestamp with zone", "time", "duration")
+On = str | Sequence[str] | Mapping[str, str]  # columns of both sides, or stream's to master's
 
 
 def family(t: pa.DataType) -> str | None:

@@ -78,7 +78,7 @@ def enrich(
     `stream_schema` names the columns of `df` ("id bigint, quantity int") where Spark may not be
     asked for them: in the query functions of declarative pipelines.
 
-    `workload` says what the stream is like (`semistream.sketch.sketch_stream` finds it in a
+    `workload` says what the stream is like (`semistream.planning.sketch_stream` finds it in a
     sample), for the plan that chooses algorithm and division of memory; `explain` shows it.
 
     `validate="many_to_one"`: a row that finds two rows of its key in the master fails the query

@@ -24,7 +24,7 @@ Everything random comes from `rng`. A failure carries a note with its seed: the 
 `rng=<that seed>` does exactly the same again.
 """
 
-from .clock import ManualClock, charge_cpu
+from .clock import ManualClock
 from .faults import check_faults
 from .join import check_join
 from .master import check_master
@@ -33,7 +33,6 @@ from .rows import assert_same_rows, oracle, rebatch, rows_of
 __all__ = [
     "ManualClock",
     "assert_same_rows",
-    "charge_cpu",
     "check_faults",
     "check_join",
     "check_master",

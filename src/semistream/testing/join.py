@@ -12,7 +12,7 @@ from ..join.adapt.climb import Pace
 from ..join.join import SemiStreamJoin
 from ..join.stats import Stats
 from ..master import Master, open_master
-from ..model.sweeps import PARTS
+from ..planning.laws.sweeps import PARTS
 from ..spec import Params, join_type
 from .rows import On, assert_same_rows, name_pairs, oracle, rebatch
 

@@ -11,13 +11,13 @@ from time import perf_counter
 
 from ...budget.split import Division
 from ...errors import SemiStreamError
-from ...machine import Machine, this_machine
 from ...master.facts import facts
-from ...model import zipf
-from ...sketch import workload_of
+from ...planning.laws import zipf
+from ...planning.machine import Machine, this_machine
+from ...planning.tune import tune
+from ...planning.work import KNOWS, Case
+from ...planning.workload import workload_of
 from ...spec import Workload
-from ...tuner import tune
-from ...work import KNOWS, Case
 from ..engine import Engine
 from .climb import Climber, Knob, Pace, Period
 from .divide import Divider, cache_bytes
@@ -182,7 +182,7 @@ def proposal(engine: Engine, machine: Machine, hit_share: float) -> Division | N
 
 def stream_now(engine: Engine, hit_share: float) -> Workload:
     """What the stream is like: as the sketch says, else as the hits say, else as is usual."""
-    known = workload_of(engine)
+    known = workload_of(engine.seen())
     if known.skew_error is not None:
         return known
     if engine.front.asleep:  # keys hardly ever repeat
