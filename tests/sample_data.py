@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import semistream as ss
 from semistream.master import Master
-from semistream.master.memory import MemoryMaster
+from semistream.master.table import MemoryMaster
 
 _INTS = {
     t: [t_min, t_max, 0, 1, 7, 100]

@@ -19,7 +19,7 @@ from semistream.budget.split import Division
 from semistream.join.adapt.adapt import proposal, skew_of, stream_now
 from semistream.join.adapt.climb import Pace
 from semistream.join.adapt.divide import Divider, divide_anew
-from semistream.master.memory import MemoryMaster
+from semistream.master.table import MemoryMaster
 from semistream.planning.device import DEVICES
 from semistream.planning.machine import Machine
 from semistream.testing import ManualClock, check_join

@@ -17,7 +17,7 @@ from sample_data import WAITING, build, products
 
 import semistream as ss
 from semistream.disk.backlog import Links
-from semistream.master.memory import MemoryMaster
+from semistream.master.table import MemoryMaster
 from semistream.testing import assert_same_rows, check_join, oracle
 
 SCANS = [a.name for a in ss.ALGORITHMS.values() if a.disk == "scan"]

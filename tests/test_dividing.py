@@ -19,7 +19,7 @@ from semistream.front.expiring import AgingGroups
 from semistream.join.adapt.adapt import Adapting
 from semistream.join.adapt.climb import Pace
 from semistream.kernels import multimap
-from semistream.master.memory import MemoryMaster
+from semistream.master.table import MemoryMaster
 from semistream.rows.chunks import Chunks
 from semistream.testing import assert_same_rows, check_join, oracle
 

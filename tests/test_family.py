@@ -38,7 +38,7 @@ from sample_data import ALGORITHMS, HOWS, PARAMS, allowed, build, least_memory, 
 
 import semistream as ss
 from semistream.master import Master
-from semistream.master.memory import MemoryMaster
+from semistream.master.table import MemoryMaster
 from semistream.testing import assert_same_rows, check_join, oracle, rebatch, rows_of
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,7 @@ from sample_data import DISK, build, least_memory, products, sales
 
 import semistream as ss
 from semistream.master import Master
-from semistream.master.store.files import StoreFile
+from semistream.master.storage.place import StoreFile
 from semistream.testing import assert_same_rows, oracle
 
 KEYS = [k for k in range(12) for _ in range((1, 2, 45)[k % 3])]

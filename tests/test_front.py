@@ -15,7 +15,7 @@ import pytest
 import semistream as ss
 from semistream.budget.ledger import Ledger
 from semistream.front.cache import KeyGroups
-from semistream.master.memory import MemoryMaster
+from semistream.master.table import MemoryMaster
 from semistream.rows.chunks import Chunks
 
 

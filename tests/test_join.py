@@ -20,7 +20,7 @@ from sample_data import (
 )
 
 import semistream as ss
-from semistream.master.memory import MemoryMaster
+from semistream.master.table import MemoryMaster
 from semistream.testing import assert_same_rows, check_join, oracle
 
 

@@ -17,7 +17,7 @@ from experiments.lib.modelled import DeviceUse, ModelledMaster
 from experiments.lib.paper_cpu import PAPER_CPU, Cpu, charge_cpu, cpu_seconds
 from semistream.join.stats import Stats
 from semistream.master import Master
-from semistream.master.memory import MemoryMaster
+from semistream.master.table import MemoryMaster
 from semistream.planning.device import DEVICES, Device
 from semistream.testing import ManualClock, check_join, check_master
 

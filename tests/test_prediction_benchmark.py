@@ -10,7 +10,7 @@ import semistream as ss
 from experiments.lib.modelled import ModelledMaster
 from experiments.lib.paper_cpu import PAPER_CPU
 from semistream.master.facts import facts
-from semistream.master.memory import MemoryMaster
+from semistream.master.table import MemoryMaster
 from semistream.planning.device import DEVICES
 from semistream.planning.machine import Machine
 from semistream.planning.predict import predict

@@ -21,9 +21,9 @@ from shown import everything
 
 import semistream as ss
 from semistream.cli import main
-from semistream.master.parquet.files import Options
+from semistream.master.sql.address import Place, Secret, parse_url
 from semistream.master.sql.master import SqlMaster
-from semistream.master.sql.url import Place, Secret, parse_url
+from semistream.master.storage.files import Options
 from semistream.safety.redact import HIDDEN, address, check_address, check_path, scrub
 from semistream.spark import Master, into_delta
 from semistream.spark.pins_folder import local_path

@@ -15,7 +15,7 @@ from sample_data import ALGORITHMS, HOWS, PARAMS, build, least_memory
 from version_data import KINDS, History
 
 import semistream as ss
-from semistream.master.store.files import StoreFile
+from semistream.master.storage.place import StoreFile
 from semistream.testing import assert_same_rows, oracle
 
 

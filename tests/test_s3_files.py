@@ -19,8 +19,8 @@ from shown import everything
 
 import semistream as ss
 from semistream.master import Master, from_locator
-from semistream.master.parquet import files
 from semistream.master.parquet import master as parquet
+from semistream.master.storage import files
 from semistream.spark.task.enrich import Step
 from semistream.testing import assert_same_rows, check_join, check_master
 

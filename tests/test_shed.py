@@ -20,7 +20,7 @@ import semistream as ss
 from semistream.join.shed.policy import VICTIMS
 from semistream.join.shed.segment import new_name
 from semistream.join.shed.target import Folder
-from semistream.master.store.files import StoreFile
+from semistream.master.storage.place import StoreFile
 from semistream.testing import assert_same_rows, oracle
 
 __all__ = ["masters", "pread"]  # fixtures

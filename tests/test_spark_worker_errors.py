@@ -18,7 +18,7 @@ from pyspark.errors import PythonException
 from spark_data import PATIENCE, frame, master_table, sales_table, stream_of, task_of, write_files
 
 import semistream as ss
-from semistream.master.store.place import LocalPlace
+from semistream.master.storage.place import LocalPlace
 from semistream.spark import build_store, cause, enrich, upsert_into, upsert_store
 from semistream.spark.ship import shipped
 from semistream.spark.task.enrich import EnrichTask, Share

@@ -17,9 +17,9 @@ import semistream as ss
 from benchmarks.servers import PASSWORD, START
 from semistream.cli import main
 from semistream.master.sql import session as sql_session
+from semistream.master.sql.address import Secret, parse_url
 from semistream.master.sql.columns import Column
 from semistream.master.sql.session import Driver, FailedError, Query, Session
-from semistream.master.sql.url import Secret, parse_url
 from semistream.testing import assert_same_rows, oracle
 
 ROWS = 3_000

@@ -18,9 +18,9 @@ from shown import everything
 
 import semistream as ss
 from semistream.master import from_locator
+from semistream.master.storage.place import place_at
 from semistream.master.store import format as fmt
 from semistream.master.store import writers as store_writers
-from semistream.master.store.place import place_at
 from semistream.testing import assert_same_rows, check_join, check_master
 
 __all__ = ["bucket", "s3_endpoint"]

@@ -13,9 +13,9 @@ import pytest
 from crash_child import check_clean
 
 import semistream as ss
+from semistream.master.storage.place import place_at
 from semistream.master.store import expire as store_expire
 from semistream.master.store import format as fmt
-from semistream.master.store.place import place_at
 from semistream.testing import rows_of
 
 

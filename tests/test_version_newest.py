@@ -15,8 +15,8 @@ from crash_child import check_clean
 
 import semistream as ss
 from semistream.master import from_locator
+from semistream.master.storage.place import LocalPlace, place_at
 from semistream.master.store import format as fmt
-from semistream.master.store.place import LocalPlace, place_at
 from semistream.safety.sealed import checksum
 from semistream.testing import rows_of
 

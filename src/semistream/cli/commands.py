@@ -17,8 +17,8 @@ from ..join.join import SemiStreamJoin
 from ..join.shed import ShedReceiver
 from ..join.stats import Stats
 from ..master import Master, open_master
+from ..master.storage.place import LocalPlace
 from ..master.store.format import is_store
-from ..master.store.place import LocalPlace
 from .files import check_target, read_rows, write_rows
 from .progress import Progress
 

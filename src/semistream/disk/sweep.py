@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ..kernels import search
 from ..master import Pages
-from ..master.finding import page_blocks
+from ..master.find import page_blocks
 from ..planning.laws.sweeps import PARTS
 from .base import DiskPhase, Parts
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import SpecError
 from ..front.cache import MOST_GROUP
-from ..master.finding import find_rows
+from ..master.find import find_rows
 from ..rows.chunks import Chunks
 from ..safety.sealed import SealError, seal, unseal
 from .engine import Engine

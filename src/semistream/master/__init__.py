@@ -10,16 +10,15 @@ import pyarrow as pa
 
 from ..errors import MasterError, SpecError
 from .base import Master, MasterInfo, Pages
-from .memory import MemoryMaster
 from .parquet.delta import DeltaMaster, is_delta
-from .parquet.files import open_files
 from .parquet.master import ParquetMaster
+from .sql.address import is_database, sql_spec
 from .sql.master import SqlMaster
-from .sql.spec import sql_spec
-from .sql.url import is_database
+from .storage.files import open_files
+from .storage.place import place_at
 from .store.format import is_store
-from .store.place import place_at
 from .store.store import Store
+from .table import MemoryMaster
 
 Source: TypeAlias = "Master | pa.Table | pa.RecordBatch | str | os.PathLike[str]"
 __all__ = ["Master", "MasterInfo", "Pages", "Source", "Store", "from_locator", "open_master"]

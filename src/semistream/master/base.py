@@ -26,7 +26,7 @@ from ..errors import MasterError, SpecError
 from ..kernels import search
 from ..rows.chunks import Chunks
 from ..rows.keys import codes_of, key_coder, not_null
-from .finding import find_rows
+from .find import find_rows
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import SpecError
 from ..master import Master, MasterInfo, Source, open_master
-from ..master.finding import find_rows
+from ..master.find import find_rows
 from ..rows.keys import KeyCoder, On, codes_of, is_natural, key_coder, pair_names
 from ..rows.layout import plain, row_bytes
 from ..spec import Workload

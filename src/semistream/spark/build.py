@@ -26,10 +26,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from ..errors import SpecError, StoreError
 from ..master import Store
+from ..master.storage.place import Place, place_at
 from ..master.store import format as fmt
 from ..master.store.change import publish
 from ..master.store.expire import writing
-from ..master.store.place import Place, place_at
 from ..master.store.run import join_parts
 from ..master.store.write import PAGE_BYTES, Design, design
 from ..master.store.writers import clean_run

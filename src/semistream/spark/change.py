@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame
 
 from ..errors import ConflictError, SemiStreamError, SpecError, StoreError
 from ..master import Store, open_master
+from ..master.storage.place import Place, place_at
 from ..master.store import format as fmt
 from ..master.store.change import discard, null_keys, publish, publish_change
 from ..master.store.expire import writing
 from ..master.store.index import claimed
-from ..master.store.place import Place, place_at
 from ..master.store.write import design
 from .build import Written, check_partitions, fitting, write_run
 from .columns import Columns

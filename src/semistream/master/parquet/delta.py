@@ -18,7 +18,7 @@ import pyarrow as pa
 from ...errors import MasterError, SpecError
 from ...safety.redact import address
 from ..base import Master
-from .files import Files, Options, RemoteFiles, open_files
+from ..storage.files import Files, Options, RemoteFiles, open_files
 from .listing import DataFile, at_once, check_castable, missing_columns, read_footers
 from .master import ParquetMaster
 

@@ -25,13 +25,12 @@ from ...rows.chunks import Chunks
 from ...rows.keys import codes_of, is_natural, key_coder, not_null
 from ..base import NOTHING, Master, MasterInfo, Pages, Traffic, no_order
 from ..store.write import design
+from .address import SqlSpec
 from .changes import Changes
 from .columns import Column
 from .dialect import Dialect, choose_columns, names_of
-from .layout import count_rows, lay_out, row_width
-from .pages import Segment, Table
+from .pages import Segment, Table, count_rows, lay_out, row_width
 from .session import Query, Session, TooBigError
-from .spec import SqlSpec
 
 I64 = NDArray[np.int64]
 PAGE_BYTES = 128 << 10

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ...errors import MasterError
 from ...kernels import wire
+from .address import Address, Secret
 from .columns import Column, fixed_array, no_value, var_array
 from .session import Driver, FailedError, Query, TooBigError
-from .url import Place, Secret
 
 I64 = NDArray[np.int64]
 WIDTHS = {"i1": 1, "i2": 2, "i4": 4, "i8": 8, "f4": 4, "f8": 8}
@@ -45,7 +45,7 @@ _REMEDIES = {
 
 
 class Connection(Driver):
-    def open(self, place: Place, password: Secret | None) -> None:
+    def open(self, place: Address, password: Secret | None) -> None:
         pymysql = _import()
         ssl: dict[str, Any] = dict(place.options)
         if "ssl_verify_identity" in ssl:
@@ -63,7 +63,7 @@ class Connection(Driver):
             raise failure(error, "no connection: ") from None
         self._statements: dict[str, int] = {}
 
-    def _settings(self, place: Place) -> None:
+    def _settings(self, place: Address) -> None:
         """Read only, UTC, CHAR without its padding, and a limit of time in either dialect."""
         with self._connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION READ ONLY")

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from ...errors import MasterError
 from ...kernels import wire
+from .address import Address, Secret
 from .columns import Column, fixed_array, no_value, var_array
 from .dialect import integers
 from .session import Driver, FailedError, Query, TooBigError
-from .url import Place, Secret
 
 Mask = NDArray[np.bool_]
 HEADER = 20
@@ -76,7 +76,7 @@ def _pack_var(values: pa.Array) -> bytes:
 
 
 class Connection(Driver):
-    def open(self, place: Place, password: Secret | None) -> None:
+    def open(self, place: Address, password: Secret | None) -> None:
         psycopg = _import()
         settings = (
             "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY; SET timezone = 'UTC'; "

@@ -21,8 +21,8 @@ import pyarrow as pa
 from ...errors import DatabaseError, SemiStreamError
 from ...safety.redact import scrub
 from ..base import TooBigError as TooBigError
+from .address import Address, Secret
 from .columns import Column
-from .url import Place, Secret
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 GRACE = 2.0  # seconds beyond the statement's own timeout, before the client gives up on an answer
@@ -52,7 +52,7 @@ class Driver(ABC):
     """One connection of a driver. Everything it raises is a FailedError or a TooBigError."""
 
     @abstractmethod
-    def open(self, place: Place, password: Secret | None) -> None: ...
+    def open(self, place: Address, password: Secret | None) -> None: ...
 
     @abstractmethod
     def select(
@@ -73,7 +73,7 @@ class Session:
 
     def __init__(
         self,
-        place: Place,
+        place: Address,
         make: Callable[[], Driver],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,

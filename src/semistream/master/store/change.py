@@ -24,11 +24,11 @@ from ...errors import ConflictError, SpecError, StoreError
 from ...rows.chunks import Chunks
 from ...rows.sort import Sorter
 from ..base import not_among
-from ..finding import find_rows
+from ..find import find_rows
+from ..storage.place import DATA, Place
 from . import format as fmt
 from .expire import keep_as_told
 from .merge import merge, merge_from, no_rows
-from .place import DATA, Place
 from .read import StorePages
 from .run import NOTHING, PartWriter, RunWriter
 from .write import Progress, plain_batch

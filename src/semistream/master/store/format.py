@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from ...errors import ConflictError, DamagedError, StoreError
 from ...safety.writes import not_written
+from ..storage.place import MANIFESTS, NEWEST, FileInfo, Place
 from .manifest import CODE_COLUMN, FORMAT_VERSION, Keep, Manifest, Run, Shard, from_json
-from .place import MANIFESTS, NEWEST, FileInfo, Place
 
 __all__ = [
     "CLAIMS",

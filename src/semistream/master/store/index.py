@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ...kernels import claims as k
 from ...safety.sealed import checksum
 from ...safety.writes import UNREADABLE
+from ..storage.place import DATA, Place
 from . import format as fmt
 from .bounds import PageCheck, check_claims, check_table, unsound
-from .place import DATA, Place
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

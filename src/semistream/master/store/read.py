@@ -21,10 +21,10 @@ from ...rows.chunks import Chunks
 from ...rows.layout import Layout, layouts
 from ...safety.sealed import checksum
 from ..base import Master, MasterInfo, Pages, Traffic
+from ..storage.place import DATA, Place
 from . import format as fmt
 from .bounds import PageCheck, unsound
 from .index import StoreIndex
-from .place import DATA, Place
 from .write import design_of
 
 I64 = NDArray[np.int64]

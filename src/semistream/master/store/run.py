@@ -17,8 +17,8 @@ from ...rows.layout import layouts
 from ...rows.sort import Sorter
 from ...safety.sealed import SealError, checksum, seal, unseal
 from ...safety.writes import not_written
+from ..storage.place import DATA, Place
 from . import format as fmt
-from .place import DATA, Place
 from .write import Design, Progress, ShardWriter, plain_batch
 
 I64 = NDArray[np.int64]

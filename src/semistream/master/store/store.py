@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from ...errors import SpecError, StoreError
 from ..base import NOTHING, Master
+from ..storage.place import Place, place_at
 from . import format as fmt
 from .change import change, compact, is_latest, publish, restore, retain
 from .expire import Folders, as_folders, expire, keep_rule
-from .files import Rows, as_batches
-from .place import Place, place_at
+from .input import Rows, as_batches
 from .read import StorePages
 from .run import write_run
 from .verify import verify

@@ -11,10 +11,10 @@ from ...rows.keys import codes_of
 from ...rows.layout import layouts
 from ...safety.writes import UNREADABLE
 from ..base import Pages
+from ..storage.place import DATA
 from .bounds import unsound
 from .doubles import Doubles
 from .index import one_chunk
-from .place import DATA
 from .read import StorePages
 from .write import Progress, buffer_offsets, frame_crc
 

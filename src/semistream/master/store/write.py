@@ -21,9 +21,9 @@ from ...rows.keys import HASH, check_key_type, is_natural, is_raw
 from ...rows.layout import Layout, addresses, check_columns, layouts, plain, plain_type
 from ...safety.sealed import checksum
 from ...safety.writes import not_written
+from ..storage.place import StoreFile
 from . import format as fmt
 from .doubles import Doubles
-from .files import StoreFile
 
 I64 = NDArray[np.int64]
 Progress = Callable[[int], None]

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ...errors import ConflictError, StoreError
+from ..storage.place import DATA, MANIFESTS, WRITERS, FileInfo, LocalPlace, Place
 from . import format as fmt
-from .place import DATA, MANIFESTS, WRITERS, FileInfo, LocalPlace, Place
 
 OURS = re.compile(r"\.?[0-9a-f]{32}[-.].*|\.sort-.*")  # names that writers of stores give
 UNPUBLISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # a manifest on its way

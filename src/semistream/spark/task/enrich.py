@@ -17,7 +17,7 @@ from ...budget.ledger import parse_bytes
 from ...errors import BudgetError, MasterError, SpecError
 from ...join.join import SemiStreamJoin
 from ...master import Master
-from ...master.parquet.files import Options
+from ...master.storage.files import Options
 from ...spec import Params
 from .counters import Counting, TaskTally, Verb
 from .joins import BROKER, Wanted

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from ...errors import SpecError, StoreError
 from ...master import Store
+from ...master.storage.place import DATA, Place, place_at
 from ...master.store import format as fmt
 from ...master.store.change import write_piece
-from ...master.store.place import DATA, Place, place_at
 from ...master.store.run import Part, PartWriter, save_table, take_table
 from ...master.store.write import Design
 from ...rows.keys import codes_of, not_null

@@ -22,9 +22,8 @@ import pyarrow as pa
 
 from ...errors import DamagedError, StoreError
 from ...safety.redact import address
-from ..parquet.files import Options, import_fsspec
-from .files import StoreFile
-from .place import DATA, MANIFESTS, FileInfo, Place
+from .files import Options, import_fsspec
+from .place import DATA, MANIFESTS, FileInfo, Place, StoreFile
 
 UPLOADS = 4
 # Their fsspec packages map mode="create" to a put that fails where the object exists.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from ...errors import MasterError, SpecError
 from ...safety.redact import HIDDEN, address, scrub
+from .dialect import names_of
 
 SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql"}
 SCHEMES |= {"mariadb": "mysql"}
@@ -59,7 +60,7 @@ class Secret:
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """A database and how to log in."""
 
     kind: str  # postgresql or mysql
@@ -123,7 +124,7 @@ def is_database(source: object) -> bool:
     return bool(mark) and scheme.lower() in SCHEMES
 
 
-def parse_url(url: str, password_file: str | None = None) -> Place:
+def parse_url(url: str, password_file: str | None = None) -> Address:
     """postgresql://user:password@host:port/database?option=value, or mysql://, mariadb://.
 
     What cannot be read with certainty is refused: a password with an unescaped character must not
@@ -152,7 +153,7 @@ def parse_url(url: str, password_file: str | None = None) -> Place:
     secret = _secret(password, address(url)) if password else None
     if "\0" in user + database:
         raise _zero_byte(address(url))
-    place = Place(kind, host[1].strip("[]").lower(), port, database, user or None, secret)
+    place = Address(kind, host[1].strip("[]").lower(), port, database, user or None, secret)
     options = dict(parse_qsl(query, keep_blank_values=True))
     return _with_options(place, options, password_file)
 
@@ -168,7 +169,7 @@ def _zero_byte(what: str) -> SpecError:
     return SpecError(f"user, password or database of {what} has a zero byte in it; leave it out")
 
 
-def _with_options(place: Place, options: Mapping[str, str], password_file: str | None) -> Place:
+def _with_options(place: Address, options: Mapping[str, str], password_file: str | None) -> Address:
     known = (*_COMMON, *OPTIONS[place.kind])
     for name in options:
         if name not in known:
@@ -200,3 +201,46 @@ def seconds(text: str | float, name: str) -> float:
     if match is None or match[2] not in _UNITS or float(match[1]) <= 0:
         raise SpecError(f'{name}={text!r} is not a length of time; write "60s", "500ms" or "5min"')
     return float(match[1]) * _UNITS[match[2]]
+
+
+# --- a table there, as it is asked for ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SqlSpec:
+    """What was asked for. `repr` shows no password (sql_url.Secret)."""
+
+    place: Address
+    table: str | tuple[str, str]
+    key: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    where: str | None = None
+    ttl: float | None = None
+    updated_at: str | None = None
+
+
+def sql_spec(
+    url: str,
+    key: str | Sequence[str],
+    table: str | Sequence[str] | None,
+    columns: Sequence[str] | None,
+    where: str | None,
+    ttl: str | float | None,
+    updated_at: str | None,
+    password_file: str | None,
+) -> SqlSpec:
+    """The arguments of `open_master`, checked as far as that needs no connection."""
+    place = parse_url(url, password_file)
+    named = table if table is not None else place.table
+    schema, name = names_of(named)
+    if isinstance(columns, str):
+        raise SpecError(f"columns={columns!r} is one string; give a list of column names")
+    return SqlSpec(
+        place,
+        name if schema is None else (schema, name),
+        (key,) if isinstance(key, str) else tuple(key),
+        tuple(columns) if columns is not None else None,
+        where,
+        seconds(ttl, "ttl") if ttl is not None else None,
+        updated_at,
+    )

@@ -6,9 +6,11 @@ in data files that were written into a local folder.
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import uuid
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,11 +20,50 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...errors import SpecError, StoreError
+from ...errors import DamagedError, SpecError, StoreError
 from ...safety.redact import check_path
-from .files import StoreFile
 
 MANIFESTS, DATA, NEWEST, WRITERS = "manifests", "data", "newest", "writers"
+
+
+class StoreFile:
+    """A local file of known size, mapped or read by position."""
+
+    def __init__(self, path: Path, size: int, io: str) -> None:
+        self.path: Path | str = path
+        self.size = size
+        try:
+            self._handle = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise DamagedError(f"{path} cannot be opened: {error.strerror}") from error
+        self._close = weakref.finalize(self, os.close, self._handle)
+        found = os.fstat(self._handle).st_size
+        if found != size:
+            self.close()
+            raise DamagedError(f"{path} has {found} bytes instead of {size}; restore the file")
+        self._map: mmap.mmap | None = None
+        if io == "map":
+            try:
+                self._map = mmap.mmap(self._handle, size, prot=mmap.PROT_READ)
+            except (OSError, ValueError) as error:  # no memory for it, a folder, no bytes at all
+                self.close()
+                raise StoreError(f'{path} cannot be mapped: {error}; use io="pread"') from error
+            self.buffer = pa.py_buffer(self._map)
+            self.address = self.buffer.address
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        done = 0
+        while done < len(target):
+            try:
+                count = os.preadv(self._handle, [target[done:]], offset + done)
+            except OSError as error:
+                raise StoreError(f"reading {self.path} failed: {error.strerror}") from error
+            if count == 0:
+                raise DamagedError(f"{self.path} ends at byte {offset + done}; restore the file")
+            done += count
+
+    def close(self) -> None:
+        self._close()
 
 
 @dataclass(frozen=True)
