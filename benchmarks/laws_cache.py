@@ -18,7 +18,7 @@ from benchmarks.laws_cell import Cell, Progress, Table, curves, run, stream_of
 from benchmarks.report import print_table, say
 from experiments.lib.paper_cpu import PAPER_CPU
 from semistream.budget.split import ENTRY_BYTES, MOST_READ, STREAM_ROW, Split, split_memory
-from semistream.planning import tune as tuner
+from semistream.planning import tune
 from semistream.planning.device import DEVICES, Device
 from semistream.planning.laws.published import cached
 from semistream.planning.machine import Machine
@@ -101,7 +101,7 @@ def law_share(case: Case) -> float:
 
 def tuned_share(case: Case) -> float:
     machine = Machine(device=DISK, cpu=PAPER_CPU)
-    share = tuner.tune(case, machine).case.params.front_share
+    share = tune(case, machine).case.params.front_share
     return case.algorithm.share if share is None else share  # None: the usual one is the best
 
 

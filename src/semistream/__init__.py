@@ -26,8 +26,7 @@ from .errors import (
     StateError,
     StoreError,
 )
-from .join.conditions import Band, Compare, Predicate
-from .join.join import SemiStreamJoin, join_batches
+from .join import Band, Compare, Predicate, SemiStreamJoin, join_batches
 from .join.shed import Shedding, ShedReceiver
 from .master import Store, open_master
 from .spec import ALGORITHMS, Params, Workload

@@ -11,14 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..budget.ledger import show_bytes
+from ..budget import show_bytes
 from ..errors import SpecError
-from ..join.join import SemiStreamJoin
+from ..join import SemiStreamJoin, Stats
 from ..join.shed import ShedReceiver
-from ..join.stats import Stats
 from ..master import Master, open_master
-from ..master.storage.place import LocalPlace
-from ..master.store.format import is_store
+from ..master.storage import LocalPlace
+from ..master.store import is_store
 from .files import check_target, read_rows, write_rows
 from .progress import Progress
 
@@ -143,9 +142,7 @@ def package(args: Namespace) -> Result:
 
 
 def demo(args: Namespace) -> Result:
-    from .demo import Options, run
-    from .demo.summary import as_data, as_text
-    from .demo.view import make_view, quiet_view
+    from .demo import Options, as_data, as_text, make_view, quiet_view, run
 
     options = Options(
         out=args.out,

@@ -15,7 +15,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from ..errors import SemiStreamError
-from ..master.storage.place import sync_dir
+from ..master.storage import sync_dir
 
 BATCH_ROWS = 1 << 16
 GROUP_BYTES = 16 << 20  # joined rows gathered for one row group

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import SpecError
-from ..safety.redact import address, check_path
+from ..safety import address, check_path
 
 
 class Parser(ArgumentParser):

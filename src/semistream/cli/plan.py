@@ -9,21 +9,23 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ..budget.ledger import parse_bytes, show_bytes
+from ..budget import parse_bytes, show_bytes
 from ..errors import SpecError
-from ..join.question import master_and_key
-from ..master import Master, Store
-from ..master.facts import facts
-from ..planning.choose import Plan, cannot
-from ..planning.choose import plan as make_plan
-from ..planning.device import DEVICES
-from ..planning.machine import Machine, this_machine
-from ..planning.tune import least_memory_for
-from ..planning.work import Case
-from ..planning.workload import sketch_stream
+from ..join import master_and_key
+from ..master import Master, Store, facts
+from ..planning import (
+    DEVICES,
+    Case,
+    Machine,
+    Plan,
+    cannot,
+    least_memory_for,
+    sketch_stream,
+    this_machine,
+)
+from ..planning import plan as make_plan
 from ..spec import ALGORITHMS, MasterFacts, Workload, algorithm_named
-from .calibrate import measure_costs, measure_pages, measure_reads
-from .calibrate.costs import Costs
+from .calibrate import Costs, measure_costs, measure_pages, measure_reads
 from .commands import Result, names, open_named, pairs, place
 from .files import read_rows
 from .parser import command, local

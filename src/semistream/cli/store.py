@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..budget.ledger import parse_bytes, show_bytes
+from ..budget import parse_bytes, show_bytes
 from ..errors import ConflictError, SpecError
 from ..master import Store
-from ..master.store.format import read_manifest, versions
+from ..master.store import read_manifest, versions
 from .commands import Result, names
 from .files import Rows, read_rows
 from .parser import command, local

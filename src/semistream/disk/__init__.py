@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .backlog import Backlog
 from .base import DiskPhase, Parts
 from .condition import Nested, Residual
 from .fetch import Fetch, FetchNow
@@ -24,4 +25,4 @@ PHASES: dict[str, type[DiskPhase]] = {
     "fetch_now": FetchNow,
 }
 BY_KEY = {"sweep": "fetch", "lookup": "fetch_now"}  # where the master brings many keys at once
-__all__ = ["BY_KEY", "PHASES", "DiskPhase", "Parts", "shows_groups"]
+__all__ = ["BY_KEY", "PHASES", "Backlog", "DiskPhase", "Parts", "Sweep", "shows_groups"]

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.ledger import Ledger
-from ..budget.split import CHUNK_BYTES, FEW, SMALL, slot_bytes, waiting_rows
+from ..budget import CHUNK_BYTES, FEW, SMALL, Ledger, slot_bytes, waiting_rows
 from ..kernels import multimap
 from ..rows.chunks import Chunks
 from ..rows.failures import RECOVERABLE

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.ledger import Ledger
-from ..front.base import Front
+from ..budget import Ledger
+from ..front import Front
 from ..master import Master, Pages
-from ..output.answers import Output
+from ..output import Output
 from ..spec import Params
 from .backlog import Backlog
 

@@ -17,11 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.ledger import show_bytes
+from ..budget import show_bytes
 from ..errors import BudgetError
 from ..kernels import search
-from ..master import Pages
-from ..master.base import TooBigError
+from ..master import Pages, TooBigError
 from ..rows.keys import is_natural, values_of
 from .base import Parts
 from .sweep import Sweep

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.ledger import Ledger
-from ..front.base import Front
-from ..front.segments import new_rows
+from ..budget import Ledger
+from ..front import Front, new_rows
 from ..kernels import multimap
 from ..master import Master, Pages
 from ..rows.chunks import Chunks

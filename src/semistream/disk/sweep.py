@@ -25,9 +25,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..kernels import search
-from ..master import Pages
-from ..master.find import page_blocks
-from ..planning.laws.sweeps import PARTS
+from ..master import Pages, page_blocks
+from ..planning.laws import PARTS
 from .base import DiskPhase, Parts
 
 I64 = NDArray[np.int64]

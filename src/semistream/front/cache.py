@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.ledger import Ledger
-from ..budget.split import ASLEEP, AWAKE, ENTRY_BYTES, LEAST_KEYS
+from ..budget import ASLEEP, AWAKE, ENTRY_BYTES, LEAST_KEYS, Ledger
 from ..kernels import table
 from ..rows.chunks import Chunks
 from ..rows.failures import RECOVERABLE

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.ledger import Ledger
+from ..budget import Ledger
 from ..master import Master
 from ..rows.chunks import Chunks
 from .cache import KeyGroups

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.ledger import Ledger
+from ..budget import Ledger
 from ..kernels import search
 from ..master import Master, Pages
 from ..rows.chunks import Chunks

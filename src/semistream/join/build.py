@@ -6,19 +6,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ..budget.ledger import Ledger
-from ..budget.split import COLLECT, Division, Split, divided
-from ..disk import BY_KEY, PHASES, DiskPhase, Parts, shows_groups
-from ..disk.backlog import Backlog
-from ..front.base import Front
-from ..front.cache import KeyGroups
-from ..front.expiring import AgingGroups
-from ..front.whole import load_whole, pinned_block, pinned_front
-from ..master import Pages
-from ..master.facts import facts
-from ..output.answers import Counters, Output
-from ..output.ordered import Reorder
-from ..planning.sample import StreamSample
+from ..budget import COLLECT, Division, Ledger, Split, divided
+from ..disk import BY_KEY, PHASES, Backlog, DiskPhase, Parts, shows_groups
+from ..front import AgingGroups, Front, KeyGroups, load_whole, pinned_block, pinned_front
+from ..master import Pages, facts
+from ..output import Counters, Output, Reorder
+from ..planning import StreamSample
 from .question import Question
 
 

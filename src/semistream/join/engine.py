@@ -19,10 +19,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.ledger import Ledger
-from ..budget.split import INTAKE_BYTES, STREAM_ROW
-from ..front.base import Hits
-from ..planning.workload import Seen
+from ..budget import INTAKE_BYTES, STREAM_ROW, Ledger
+from ..front import Hits
+from ..planning import Seen
 from ..rows.chunks import Chunks
 from ..rows.encodings import Encodings
 from ..rows.failures import Failure, attempt

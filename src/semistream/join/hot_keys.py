@@ -11,10 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import SpecError
-from ..front.cache import MOST_GROUP
-from ..master.find import find_rows
+from ..front import MOST_GROUP
+from ..master import find_rows
 from ..rows.chunks import Chunks
-from ..safety.sealed import SealError, seal, unseal
+from ..safety import SealError, seal, unseal
 from .engine import Engine
 
 I64 = NDArray[np.int64]

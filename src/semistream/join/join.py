@@ -14,18 +14,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..budget.ledger import Ledger
+from ..budget import Ledger
 from ..errors import BudgetError, MasterError, SpecError, StateError
 from ..master import Master, Source
-from ..planning.workload import workload_of
+from ..planning import workload_of
 from ..rows.encodings import Encodings
 from ..rows.failures import Failure
 from ..rows.keys import On
-from ..safety.sealed import SealError, seal, unseal
+from ..safety import SealError, seal, unseal
 from ..spec import Condition, Params, Workload
-from .adapt.adapt import Adapting, Stopwatch
-from .adapt.climb import Pace
-from .adapt.divide import divide_anew
+from .adapt import Adapting, Pace, Stopwatch, divide_anew
 from .calls import Turns
 from .engine import Engine
 from .hot_keys import learn, load_learnt, save_learnt

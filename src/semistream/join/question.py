@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from ..budget.ledger import parse_bytes
-from ..budget.split import STREAM_ROW, Split, least_memory, split_memory
+from ..budget import STREAM_ROW, Split, least_memory, parse_bytes, split_memory
 from ..errors import MasterError, SpecError
-from ..master import Master, Source, open_master
-from ..master.base import no_order
-from ..master.facts import facts
-from ..output.shape import Shape, output_shape
-from ..planning.choose import Plan, plan
+from ..master import Master, Source, facts, no_order, open_master
+from ..output import Shape, output_shape
+from ..planning import Plan, plan
 from ..rows.keys import KeyCoder, On, key_coder, pair_names
 from ..rows.layout import row_bytes
 from ..spec import (

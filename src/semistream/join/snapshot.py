@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.split import Division
+from ..budget import Division
 from ..disk import DiskPhase
 from ..errors import BudgetError, StateError
 from ..spec import Params

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..budget.ledger import Ledger
-from ..output.answers import Counters
+from ..budget import Ledger
+from ..output import Counters
 from .engine import Engine
 
 

@@ -27,17 +27,19 @@ from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.core.serialize import dumps
 
-from ..safety.private import (
+from ..safety import (
     SINGLE_USER,
+    SealError,
     cache_home,
     own_name,
     private_folder,
     read_private,
+    seal,
     temporary_home,
+    unseal,
     why_not,
     write_private,
 )
-from ..safety.sealed import SealError, seal, unseal
 
 LOG = logging.getLogger("semistream.kernels")
 

@@ -9,19 +9,32 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from ..errors import MasterError, SpecError
-from .base import Master, MasterInfo, Pages
-from .parquet.delta import DeltaMaster, is_delta
-from .parquet.master import ParquetMaster
-from .sql.address import is_database, sql_spec
-from .sql.master import SqlMaster
-from .storage.files import open_files
-from .storage.place import place_at
-from .store.format import is_store
-from .store.store import Store
+from .base import Master, MasterInfo, Pages, TooBigError, no_order
+from .facts import facts
+from .find import find_rows, page_blocks
+from .parquet import DeltaMaster, ParquetMaster, is_delta
+from .sql import SqlMaster, is_database, sql_spec
+from .storage import open_files, place_at
+from .store import Store, is_store
 from .table import MemoryMaster
+from .wrapped import WrappedMaster
 
 Source: TypeAlias = "Master | pa.Table | pa.RecordBatch | str | os.PathLike[str]"
-__all__ = ["Master", "MasterInfo", "Pages", "Source", "Store", "from_locator", "open_master"]
+__all__ = [
+    "Master",
+    "MasterInfo",
+    "Pages",
+    "Source",
+    "Store",
+    "TooBigError",
+    "WrappedMaster",
+    "facts",
+    "find_rows",
+    "from_locator",
+    "no_order",
+    "open_master",
+    "page_blocks",
+]
 
 
 def open_master(

@@ -13,8 +13,7 @@ from ..errors import DuplicateKeyError
 from ..rows.chunks import Chunks, one_batch
 from ..rows.keys import codes_of, not_null
 from .base import Master, MasterInfo, Pages, Traffic
-from .store.doubles import Doubles
-from .store.write import design, plain_batch
+from .store import Doubles, design, plain_batch
 
 I64 = NDArray[np.int64]
 PAGE_ROWS = 1024

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.ledger import Ledger
+from ..budget import Ledger
 from ..errors import DuplicateKeyError
 from ..kernels import gather
 from ..rows.chunks import Chunks, Sizes

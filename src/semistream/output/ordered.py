@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget.ledger import Ledger
+from ..budget import Ledger
 from ..errors import SpillError
 from ..rows.chunks import Chunks
 from ..rows.failures import attempt
-from ..safety.sealed import Checked, checksum
+from ..safety import Checked, checksum
 
 I64 = NDArray[np.int64]
 RANGE = 4096  # stream rows in a range

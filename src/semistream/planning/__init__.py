@@ -1,0 +1,34 @@
+"""Which algorithm, which knobs, how fast: numbers in, a Plan out. Never changes results."""
+
+from .choose import Plan, cannot, plan
+from .device import DEVICES, Device
+from .machine import DEFAULT_MACHINE, Machine, Points, ReadCost, this_machine
+from .predict import Operation, operations
+from .sample import StreamSample
+from .tune import least_memory_for, tune
+from .work import KNOWS, Case, Work
+from .workload import Seen, sketch_stream, workload_of
+
+__all__ = [
+    "DEFAULT_MACHINE",
+    "DEVICES",
+    "KNOWS",
+    "Case",
+    "Device",
+    "Machine",
+    "Operation",
+    "Plan",
+    "Points",
+    "ReadCost",
+    "Seen",
+    "StreamSample",
+    "Work",
+    "cannot",
+    "least_memory_for",
+    "operations",
+    "plan",
+    "sketch_stream",
+    "this_machine",
+    "tune",
+    "workload_of",
+]

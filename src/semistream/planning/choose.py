@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..budget.ledger import show_bytes
-from ..budget.split import least_bytes
+from ..budget import least_bytes, show_bytes
 from ..errors import BudgetError, MasterError
 from ..spec import ALGORITHMS, Algorithm, MasterFacts, Params, Workload
 from .machine import Machine, this_machine

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MachineError, SpecError
-from ..safety.private import (
+from ..safety import (
     cache_home,
+    checksum,
     is_private,
     own_name,
     private_folder,
@@ -27,7 +28,6 @@ from ..safety.private import (
     temporary_home,
     write_private,
 )
-from ..safety.sealed import checksum
 from .device import DEVICES, Device, within
 
 if TYPE_CHECKING:

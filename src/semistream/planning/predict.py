@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..budget.split import STREAM_ROW, Split, split_memory
+from ..budget import STREAM_ROW, Split, split_memory
 from .laws import zipf
 from .machine import Machine
 from .work import Case, Work, work_of

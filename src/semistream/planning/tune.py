@@ -19,8 +19,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from ..budget.ledger import show_bytes
-from ..budget.split import least_bytes, read_size
+from ..budget import least_bytes, read_size, show_bytes
 from ..errors import SpecError
 from .machine import Machine
 from .predict import Prediction, predict

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from ..budget.split import (
+from ..budget import (
     ASLEEP,
     AWAKE,
     CHUNK_BYTES,
@@ -25,11 +25,8 @@ from ..budget.split import (
     waiting_rows,
 )
 from ..spec import Algorithm, MasterFacts, Params, Workload
+from .laws import DiskWork, Setting, disk_work, rounds, swept, zipf
 from .laws import ssij as planned
-from .laws import zipf
-from .laws.family import disk_work
-from .laws.setting import DiskWork, Setting
-from .laws.sweeps import rounds, swept
 
 FILLED = 0.9  # of a front stage's room: its youngest and oldest segments are being made
 FILLING = 0.75  # of the repetition below which a front stage sleeps: with less it surely does

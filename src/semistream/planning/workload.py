@@ -11,8 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import SpecError
-from ..master import Master, MasterInfo, Source, open_master
-from ..master.find import find_rows
+from ..master import Master, MasterInfo, Source, find_rows, open_master
 from ..rows.keys import KeyCoder, On, codes_of, is_natural, key_coder, pair_names
 from ..rows.layout import plain, row_bytes
 from ..spec import Workload

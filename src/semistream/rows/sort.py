@@ -16,8 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import DamagedError
-from ..safety.sealed import checksum
-from ..safety.writes import UNREADABLE, not_written
+from ..safety import UNREADABLE, checksum, not_written
 from .chunks import Chunks
 from .keys import codes_of, not_null
 

@@ -26,20 +26,25 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from ..errors import SpecError, StoreError
 from ..master import Store
-from ..master.storage.place import Place, place_at
-from ..master.store import format as fmt
-from ..master.store.change import publish
-from ..master.store.expire import writing
-from ..master.store.run import join_parts
-from ..master.store.write import PAGE_BYTES, Design, design
-from ..master.store.writers import clean_run
+from ..master.storage import Place, place_at
+from ..master.store import (
+    CODE_COLUMN,
+    PAGE_BYTES,
+    Design,
+    Run,
+    clean_run,
+    design,
+    join_parts,
+    publish,
+    versions,
+    writing,
+)
 from .cause import told_plainly
 from .columns import Columns
 from .frames import check_frame, is_stream
 from .schema import spark_type
 from .ship import shipped
-from .task.open import writing_to
-from .task.write import RESULT, CodeTask, ShardTask, part_of
+from .task import RESULT, CodeTask, ShardTask, part_of, writing_to
 
 Report = Callable[[int, float], None]  # (bytes written so far, seconds)
 
@@ -70,7 +75,7 @@ def build_store(
             'let micro-batches make it: foreachBatch(upsert_into(path, key="..."))'
         )
     place = place_at(path, storage_options)
-    if fmt.versions(place):
+    if versions(place):
         raise StoreError(f"{place} is a store already; choose another path or delete it first")
     rows = Columns(df)
     plan = design(rows.arrow, key, page_bytes)
@@ -131,7 +136,7 @@ def _print_line(count: int, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Written:
-    run: fmt.Run
+    run: Run
     more: int  # rows that the store has more (or fewer) with it, but for those without a key
     nulls: int  # rows without a key that were met
 
@@ -156,7 +161,7 @@ def write_run(
     """Sort rows by code, in ranges, and let each task write its own. Of a change, `rows` are the
     columns that `fitting` has chosen, and `locator` is of the version that is changed."""
     run = uuid.uuid4().hex
-    code = F.col(fmt.CODE_COLUMN).asc_nulls_last()
+    code = F.col(CODE_COLUMN).asc_nulls_last()
     coded = _with_code(rows, plan)
     ranged = (
         coded.repartitionByRange(code)
@@ -187,8 +192,8 @@ def _with_code(rows: Columns, plan: Design) -> DataFrame:
     elif plan.natural and pa.types.is_date32(kind) and pa.types.is_date32(have):
         code = F.unix_date(key).cast("long")
     if code is not None:
-        return df.withColumn(fmt.CODE_COLUMN, code)
-    fields = [*df.schema.fields, StructField(fmt.CODE_COLUMN, LongType())]
+        return df.withColumn(CODE_COLUMN, code)
+    fields = [*df.schema.fields, StructField(CODE_COLUMN, LongType())]
     places = tuple(names.index(each) for each in plan.key)
     return df.mapInArrow(shipped(CodeTask(plan, places)), StructType(fields))
 

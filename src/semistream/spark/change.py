@@ -17,12 +17,19 @@ from pyspark.sql import DataFrame
 
 from ..errors import ConflictError, SemiStreamError, SpecError, StoreError
 from ..master import Store, open_master
-from ..master.storage.place import Place, place_at
-from ..master.store import format as fmt
-from ..master.store.change import discard, null_keys, publish, publish_change
-from ..master.store.expire import writing
-from ..master.store.index import claimed
-from ..master.store.write import design
+from ..master.storage import Place, place_at
+from ..master.store import (
+    Run,
+    claimed,
+    conflict,
+    design,
+    discard,
+    null_keys,
+    publish,
+    publish_change,
+    versions,
+    writing,
+)
 from .build import Written, check_partitions, fitting, write_run
 from .columns import Columns
 from .frames import attempt_of, change_of, check_frame, is_stream, needs_writer
@@ -170,7 +177,7 @@ def _change_until_done(df: DataFrame, asked: _Change) -> Store:
         )
     for attempt in range(ATTEMPTS):
         try:
-            there = fmt.versions(asked.place)
+            there = versions(asked.place)
             return asked.made(_change_once(df, asked) if there else _create(df, asked))
         except ConflictError:
             if attempt + 1 == ATTEMPTS:
@@ -209,10 +216,10 @@ def _change_once(df: DataFrame, asked: _Change) -> Store:
         try:
             written = write_run(rows, place, store.design, kind, store.locator(), asked.partitions)
         except Exception as error:
-            if store.version in fmt.versions(place):
+            if store.version in versions(place):
                 raise
             # It was replaced and expired while tasks had yet to open it.
-            raise fmt.conflict(place, store.version + 1) from error
+            raise conflict(place, store.version + 1) from error
         if kind == "upsert" and written.nulls:
             raise null_keys(store.design.key, written.nulls)
         return _publish(store, written, asked)
@@ -233,7 +240,7 @@ def _publish(store: Store, written: Written, asked: _Change) -> Store:
     return Store(place, manifest, store.io)
 
 
-def _fits(store: Store, run: fmt.Run) -> Store:
+def _fits(store: Store, run: Run) -> Store:
     """The newest version, if a run that changes `store` can lie on top of it unchanged: then what
     others did meanwhile concerns other codes."""
     newest = store.newest()
@@ -242,5 +249,5 @@ def _fits(store: Store, run: fmt.Run) -> Store:
         len(changed) and len(np.intersect1d(changed, claimed(store.place, run)))
     ):
         discard(store.place, run)
-        raise fmt.conflict(store.place, store.version + 1)
+        raise conflict(store.place, store.version + 1)
     return newest

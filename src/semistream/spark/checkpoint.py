@@ -22,8 +22,8 @@ from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ..safety.redact import address, scrub
-from .task.versions import OWNER, owner_named
+from ..safety import address, scrub
+from .task import OWNER, owner_named
 
 LOG = logging.getLogger("semistream.spark")
 NOTE, SPARKS = "semistream.json", "metadata"  # our file in a checkpoint, and Spark's with the id

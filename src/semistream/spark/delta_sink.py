@@ -24,14 +24,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from ..errors import InstallError, MasterError, SemiStreamError, SpecError
-from ..safety.redact import address
+from ..safety import address
 from .cause import told_plainly
 from .columns import Columns
 from .frames import change_of, check_frame, is_stream, needs_writer
 from .once import Once, check_name
 from .pins_folder import local_path
-from .task.enrich import in_words
-from .task.open import SHARED, writing_to
+from .task import SHARED, in_words, writing_to
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -24,7 +24,7 @@ from .masters import Master, Opened, budgets, make_step, open_all, say_overhead
 from .progress import Counters
 from .ship import shipped
 from .shuffle import shuffled
-from .task.enrich import EnrichTask, Step, task_bytes
+from .task import EnrichTask, Step, task_bytes
 
 
 def enrich(

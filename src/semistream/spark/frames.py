@@ -21,8 +21,7 @@ from pyspark.sql.utils import is_remote
 from ..errors import SpecError
 from .checkpoint import owner_of
 from .once import Once
-from .task.counters import APP, ROOT
-from .task.versions import BATCH, QUERY, Batch
+from .task import APP, BATCH, QUERY, ROOT, Batch
 
 REFUSED = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 

@@ -11,22 +11,18 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from ..budget.ledger import parse_bytes, show_bytes
-from ..budget.split import divide
+from ..budget import divide, parse_bytes, show_bytes
 from ..errors import BudgetError, SpecError
-from ..join.join import SemiStreamJoin
-from ..join.question import stream_of
+from ..join import SemiStreamJoin, stream_of
 from ..master import Master as OpenMaster
-from ..master import Source, open_master
-from ..master.facts import facts
+from ..master import Source, facts, open_master
 from ..rows.keys import pair_names
 from ..spec import Workload, join_type
 from .checkpoint import tell_tasks
 from .frames import is_connect, is_stream, micro_batch
 from .pins_folder import pins_folder
 from .schema import spark_schema
-from .task.enrich import Share, Step
-from .task.versions import Folder, Pins
+from .task import Folder, Pins, Share, Step
 
 MOST_TABLE_BYTES = 64 << 20
 UNMATCHED = ("keep", "drop", "split")

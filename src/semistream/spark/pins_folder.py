@@ -9,9 +9,8 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame
 
 from ..errors import SpecError
-from ..safety.redact import address
-from .task.hot_keys import scratch_folder
-from .task.versions import Folder
+from ..safety import address
+from .task import Folder, scratch_folder
 
 FOLDER = "semistream-pins"
 

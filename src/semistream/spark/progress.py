@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ..budget.ledger import show_bytes
+from ..budget import show_bytes
 from ..errors import SpecError
 from .frames import is_connect, is_stream
 from .reports import Book, Found, Reports
-from .task.counters import PHASES, Counting
+from .task import PHASES, Counting
 
 LOG = logging.getLogger("semistream.spark")
 _MARK = "semistream"  # begins the names of metrics that Spark Connect observes for us

@@ -22,7 +22,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .task.counters import ADDED, PHASES, Report
+from .task import ADDED, PHASES, Report
 
 LOG = logging.getLogger("semistream.spark")
 KEPT = 100

@@ -25,8 +25,7 @@ from .columns import Columns
 from .frames import column
 from .masters import Opened
 from .ship import shipped
-from .task.enrich import Step
-from .task.partition import CELLS, Spread
+from .task import CELLS, Spread, Step
 
 SHUFFLES = ("none", "key", "auto")
 _MOST_STARTS = 8192

@@ -17,13 +17,13 @@ from unittest import mock
 
 import pyarrow as pa
 
-from ..budget.ledger import Ledger
+from ..budget import Ledger
 from ..errors import MasterError, OverrunError, SpecError, StateError
-from ..join.join import SemiStreamJoin
+from ..join import SemiStreamJoin
 from ..master import Master
 from ..rows.failures import RECOVERABLE
 from ..rows.keys import KeyCoder
-from ..safety.sealed import Checked
+from ..safety import Checked
 from .rows import Rows, assert_same_rows, rebatch
 
 READS = ("read", "scan", "touch", "check", "fetch")  # of a master

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from ..errors import StateError
-from ..join.adapt.climb import Pace
-from ..join.join import SemiStreamJoin
-from ..join.stats import Stats
+from ..join import SemiStreamJoin, Stats
+from ..join.adapt import Pace
 from ..master import Master, open_master
-from ..planning.laws.sweeps import PARTS
+from ..planning.laws import PARTS
 from ..spec import Params, join_type
 from .rows import On, assert_same_rows, name_pairs, oracle, rebatch
 

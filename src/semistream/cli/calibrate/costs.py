@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SpecError
-from ...planning.machine import DEFAULT_MACHINE, Points
+from ...planning import DEFAULT_MACHINE, Points
 from ...spec import ALGORITHMS
 from .fitting import Deadline, not_below_zero
 from .samples import Progress, Sample, samples_of

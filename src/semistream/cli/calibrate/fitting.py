@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import SpecError
-from ...planning.device import Device
-from ...planning.machine import ReadCost
+from ...planning import Device, ReadCost
 
 Floats: TypeAlias = NDArray[np.float64]
 Clock: TypeAlias = Callable[[], float]

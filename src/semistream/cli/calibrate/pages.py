@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...errors import SpecError
 from ...master import Master, Store
-from ...planning.device import Device
+from ...planning import Device
 from .fitting import LEAST_SECONDS, LEAST_TIME, Clock, Deadline, not_below_zero, quarters
 from .reads import EMPTIED, NOT_EMPTIED, forget_files, local_files
 

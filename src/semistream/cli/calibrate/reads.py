@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from ...errors import MasterError, SpecError
 from ...master import Store
-from ...planning.device import Device
-from ...planning.machine import ReadCost
+from ...planning import Device, ReadCost
 from .fitting import Clock, Deadline, fit_device, quarters
 
 I64 = NDArray[np.int64]

@@ -22,15 +22,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...errors import BudgetError
-from ...join.join import SemiStreamJoin
-from ...join.stats import Stats
-from ...master import Master, Pages, Store
-from ...master.facts import facts
-from ...master.wrapped import WrappedMaster
-from ...planning.laws import zipf
-from ...planning.laws.setting import DiskWork
-from ...planning.predict import Operation, operations
-from ...planning.work import Case, Work
+from ...join import SemiStreamJoin, Stats
+from ...master import Master, Pages, Store, WrappedMaster, facts
+from ...planning import Case, Operation, Work, operations
+from ...planning.laws import DiskWork, zipf
 from ...spec import ALGORITHMS, Params, Workload
 from .fitting import Deadline
 

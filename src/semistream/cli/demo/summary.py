@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...budget.ledger import show_bytes
-from . import CONTENDERS, Report
+from ...budget import show_bytes
 from .data import KEY
+from .demo import CONTENDERS, Report
 from .runs import BROADCAST_TABLE, WARM_UP, Counters
 
 _LINE, _LABEL, _WIDE = 78, 32, 15

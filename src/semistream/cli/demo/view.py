@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ...budget.ledger import show_bytes
+from ...budget import show_bytes
 from .runs import Outcome
 
 if TYPE_CHECKING:

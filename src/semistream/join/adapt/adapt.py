@@ -9,14 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 
-from ...budget.split import Division
+from ...budget import Division
 from ...errors import SemiStreamError
-from ...master.facts import facts
+from ...master import facts
+from ...planning import KNOWS, Case, Machine, this_machine, tune, workload_of
 from ...planning.laws import zipf
-from ...planning.machine import Machine, this_machine
-from ...planning.tune import tune
-from ...planning.work import KNOWS, Case
-from ...planning.workload import workload_of
 from ...spec import Workload
 from ..engine import Engine
 from .climb import Climber, Knob, Pace, Period

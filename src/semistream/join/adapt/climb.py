@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ...errors import SpecError
-from ...planning.machine import Machine
+from ...planning import Machine
 
 __all__ = ["Climber", "Knob", "Pace", "Period"]
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...budget.split import COLLECT, Division, Split
-from ...disk.sweep import Sweep
-from ...front.base import Front
-from ...front.cache import KeyGroups
+from ...budget import COLLECT, Division, Split
+from ...disk import Sweep
+from ...front import Front, KeyGroups
 from ..engine import Engine
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...budget.ledger import Ledger
+from ...budget import Ledger
 from ...rows.chunks import Chunks
 from ...rows.failures import RECOVERABLE
 

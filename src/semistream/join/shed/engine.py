@@ -19,7 +19,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from ...budget.ledger import Ledger
+from ...budget import Ledger
 from ...errors import ShedError
 from ..question import Question
 from .moves import EXAMINE, Moves, NoRoom

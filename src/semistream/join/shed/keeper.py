@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition
 
-from ...budget.ledger import show_bytes
+from ...budget import show_bytes
 from ...errors import ShedError
 from .segment import Segment, number_of
 from .target import Folder, Found

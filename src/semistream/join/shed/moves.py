@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...budget.ledger import Ledger
-from ...budget.split import INTAKE_BYTES
-from ...disk.backlog import Backlog
+from ...budget import INTAKE_BYTES, Ledger
+from ...disk import Backlog
 from ...errors import BudgetError, ShedError
-from ...front.base import Front
+from ...front import Front
 from ...rows.chunks import Chunks
 from ...rows.encodings import Encodings
 from ..engine import ROOM_BYTES, Engine

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ...disk.backlog import Backlog
+from ...disk import Backlog
 from ...errors import SpecError
 from .remote import open_target, tcp_address
 from .target import Target

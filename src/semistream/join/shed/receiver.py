@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import BoundedSemaphore, Thread
 from typing import Any
 
-from ...budget.ledger import parse_bytes
+from ...budget import parse_bytes
 from ...errors import ShedError, SpecError
 from .keeper import Keeper
 from .remote import tcp_place

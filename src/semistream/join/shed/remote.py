@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import ShedError
-from ...safety.redact import address
+from ...safety import address
 from .segment import (
     BAD,
     HINT,

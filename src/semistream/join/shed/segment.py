@@ -19,7 +19,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from ...errors import ShedError, SpecError, StateError
-from ...safety.sealed import (
+from ...safety import (
     HEAD_BYTES,
     TAIL_BYTES,
     SealError,

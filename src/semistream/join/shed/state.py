@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import StateError
-from ...output.answers import Counters
-from ...safety.sealed import seal, split_sealed, unseal
+from ...output import Counters
+from ...safety import seal, split_sealed, unseal
 from .engine import SheddingEngine
 from .segment import BAD
 

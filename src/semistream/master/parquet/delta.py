@@ -16,9 +16,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from ...errors import MasterError, SpecError
-from ...safety.redact import address
+from ...safety import address
 from ..base import Master
-from ..storage.files import Files, Options, RemoteFiles, open_files
+from ..storage import Files, Options, RemoteFiles, open_files
 from .listing import DataFile, at_once, check_castable, missing_columns, read_footers
 from .master import ParquetMaster
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from ...errors import MasterError, SpecError
 from ...rows.keys import codes_of, family, is_natural
 from ...rows.layout import plain_type
-from ..storage.files import Files, Found, RemoteFiles
+from ..storage import Files, Found, RemoteFiles
 from .partitions import partition_columns
 
 SUFFIXES = (".parquet", ".parq", ".pq")

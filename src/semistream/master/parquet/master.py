@@ -23,8 +23,8 @@ from ...errors import MasterError
 from ...rows.keys import codes_of, is_natural, not_null
 from ...rows.layout import row_bytes
 from ..base import NOTHING, Master, MasterInfo, Pages, Traffic, pages_of
-from ..storage.files import Files, Found, open_files
-from ..store.write import design
+from ..storage import Files, Found, open_files
+from ..store import design
 from .listing import DataFile, Footer, Group, common_schema, data_files, read_footers
 from .read import PageAt, Reader, mean_bytes, pages_in
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from ...errors import MasterError
 from ...rows.layout import plain
-from ..storage.files import Files
+from ..storage import Files
 from .listing import DataFile, Group, open_parquet
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from ...errors import MasterError, SpecError
-from ...safety.redact import HIDDEN, address, scrub
-from .dialect import names_of
+from ...safety import HIDDEN, address, scrub
 
 SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql"}
 SCHEMES |= {"mariadb": "mysql"}
@@ -244,3 +243,16 @@ def sql_spec(
         seconds(ttl, "ttl") if ttl is not None else None,
         updated_at,
     )
+
+
+def names_of(table: str | Sequence[str] | None) -> tuple[str | None, str]:
+    """(schema, table) from "table", "schema.table" or a pair, for names that have dots."""
+    if table is None:
+        raise SpecError('a database needs table="name", or "schema.name"')
+    parts = table.split(".") if isinstance(table, str) else list(table)
+    if not 1 <= len(parts) <= 2 or not all(isinstance(p, str) and p for p in parts):
+        raise SpecError(
+            f'table={table!r} is no name; write "name", "schema.name", or ("schema", "name") where '
+            "a name has a dot"
+        )
+    return (parts[0], parts[1]) if len(parts) == 2 else (None, parts[0])

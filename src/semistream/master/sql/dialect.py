@@ -64,19 +64,6 @@ def integers(array: pa.Array) -> I64:
     return values
 
 
-def names_of(table: str | Sequence[str] | None) -> tuple[str | None, str]:
-    """(schema, table) from "table", "schema.table" or a pair, for names that have dots."""
-    if table is None:
-        raise SpecError('a database needs table="name", or "schema.name"')
-    parts = table.split(".") if isinstance(table, str) else list(table)
-    if not 1 <= len(parts) <= 2 or not all(isinstance(p, str) and p for p in parts):
-        raise SpecError(
-            f'table={table!r} is no name; write "name", "schema.name", or ("schema", "name") where '
-            "a name has a dot"
-        )
-    return (parts[0], parts[1]) if len(parts) == 2 else (None, parts[0])
-
-
 def choose_columns(
     relation: Relation, key: Sequence[str], wanted: Sequence[str] | None, name: str
 ) -> list[Column]:

@@ -24,11 +24,11 @@ from ...errors import MasterError
 from ...rows.chunks import Chunks
 from ...rows.keys import codes_of, is_natural, key_coder, not_null
 from ..base import NOTHING, Master, MasterInfo, Pages, Traffic, no_order
-from ..store.write import design
-from .address import SqlSpec
+from ..store import design
+from .address import SqlSpec, names_of
 from .changes import Changes
 from .columns import Column
-from .dialect import Dialect, choose_columns, names_of
+from .dialect import Dialect, choose_columns
 from .pages import Segment, Table, count_rows, lay_out, row_width
 from .session import Query, Session, TooBigError
 

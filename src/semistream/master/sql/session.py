@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import DatabaseError, SemiStreamError
-from ...safety.redact import scrub
+from ...safety import scrub
 from ..base import TooBigError as TooBigError
 from .address import Address, Secret
 from .columns import Column

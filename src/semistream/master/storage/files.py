@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from ...errors import MasterError, SpecError
-from ...safety.redact import address, check_address, check_path, scrub
+from ...safety import address, check_address, check_path, scrub
 
 T = TypeVar("T")
 _SECRET = re.compile("secret|password|passwd|token|key|credential|sas|auth|header", re.IGNORECASE)

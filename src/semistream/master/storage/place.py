@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import DamagedError, SpecError, StoreError
-from ...safety.redact import check_path
+from ...safety import check_path
 
 MANIFESTS, DATA, NEWEST, WRITERS = "manifests", "data", "newest", "writers"
 

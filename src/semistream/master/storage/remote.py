@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from ...errors import DamagedError, StoreError
-from ...safety.redact import address
+from ...safety import address
 from .files import Options, import_fsspec
 from .place import DATA, MANIFESTS, FileInfo, Place, StoreFile
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...errors import DamagedError
 from ...kernels import bounds as k
 from ...rows.layout import Layout
-from ...safety.writes import UNREADABLE
+from ...safety import UNREADABLE
 from . import format as fmt
 
 I64 = NDArray[np.int64]

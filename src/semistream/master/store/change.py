@@ -25,7 +25,7 @@ from ...rows.chunks import Chunks
 from ...rows.sort import Sorter
 from ..base import not_among
 from ..find import find_rows
-from ..storage.place import DATA, Place
+from ..storage import DATA, Place
 from . import format as fmt
 from .expire import keep_as_told
 from .merge import merge, merge_from, no_rows

@@ -18,8 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from ...errors import SpecError, StoreError
-from ...safety.writes import NotWrittenError, not_written
-from ..storage.place import DATA, MANIFESTS, LocalPlace, Place, sync_dir
+from ...safety import NotWrittenError, not_written
+from ..storage import DATA, MANIFESTS, LocalPlace, Place, sync_dir
 from . import format as fmt
 from .writers import files_of, files_of_all, forgotten, living, try_to_clean
 from .writers import writing as writing

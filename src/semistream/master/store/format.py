@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from ...errors import ConflictError, DamagedError, StoreError
-from ...safety.writes import not_written
-from ..storage.place import MANIFESTS, NEWEST, FileInfo, Place
+from ...safety import not_written
+from ..storage import MANIFESTS, NEWEST, FileInfo, Place
 from .manifest import CODE_COLUMN, FORMAT_VERSION, Keep, Manifest, Run, Shard, from_json
 
 __all__ = [

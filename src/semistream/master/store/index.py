@@ -13,9 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...kernels import claims as k
-from ...safety.sealed import checksum
-from ...safety.writes import UNREADABLE
-from ..storage.place import DATA, Place
+from ...safety import UNREADABLE, checksum
+from ..storage import DATA, Place
 from . import format as fmt
 from .bounds import PageCheck, check_claims, check_table, unsound
 

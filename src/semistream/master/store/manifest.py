@@ -15,7 +15,7 @@ import pyarrow as pa
 from ...errors import SemiStreamError, StoreError
 from ...rows.keys import HASH, check_key_type, is_natural, is_raw
 from ...rows.layout import plain_type
-from ...safety.sealed import checksum
+from ...safety import checksum
 
 FORMAT = "semistream-store"
 FORMAT_VERSION = 2

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from ...errors import DamagedError
 from ...rows.chunks import Chunks
 from ...rows.layout import Layout, layouts
-from ...safety.sealed import checksum
+from ...safety import checksum
 from ..base import Master, MasterInfo, Pages, Traffic
-from ..storage.place import DATA, Place
+from ..storage import DATA, Place
 from . import format as fmt
 from .bounds import PageCheck, unsound
 from .index import StoreIndex
@@ -137,9 +137,10 @@ class StorePages(Master):
 
     def _check_sums(self, numbers: I64, parts: Sequence[pa.Buffer]) -> None:
         """The bytes of pages, before anyone looks at them."""
-        for page, part in zip(numbers, parts, strict=True):
-            if checksum(part) != self.index.crc[page]:
-                raise self.damaged(int(page), "it has a wrong checksum")
+        expected = self.index.crc[numbers].tolist()
+        for i, (part, known) in enumerate(zip(parts, expected, strict=True)):
+            if checksum(part) != known:
+                raise self.damaged(int(numbers[i]), "it has a wrong checksum")
 
     def _check_content(
         self, numbers: I64, parts: Sequence[pa.Buffer], base: I64, buffers: I64
@@ -214,7 +215,7 @@ class StorePages(Master):
             self.files[shard[a]].read_into(int(offset[a]), view[at : at + size])
 
         self._in_parallel(fetch, list(zip(starts, ends, strict=True)))
-        parts = [arena.slice(int(a), int(n)) for a, n in zip(place, length, strict=True)]
+        parts = [arena.slice(a, n) for a, n in zip(place.tolist(), length.tolist(), strict=True)]
         self._check_sums(numbers, parts)
         base, buffers = arena.address + place, self.index.buffers[numbers]
         self._check_content(numbers, parts, base, buffers)
@@ -233,7 +234,7 @@ class StorePages(Master):
             rows=self.index.rows[numbers],
             numbers=numbers,
             allocated=arena.size + buffers.nbytes + 5 * 8 * len(numbers),
-            valid=[self._valid(int(p), int(p) + 1)[0] for p in numbers],
+            valid=[self._valid(p, p + 1)[0] for p in numbers.tolist()],
             keep=arena,
             bounds=(self.index.first[numbers], self.index.last[numbers]),
         )

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from ...errors import DamagedError
 from ...rows.layout import layouts
 from ...rows.sort import Sorter
-from ...safety.sealed import SealError, checksum, seal, unseal
-from ...safety.writes import not_written
-from ..storage.place import DATA, Place
+from ...safety import SealError, checksum, not_written, seal, unseal
+from ..storage import DATA, Place
 from . import format as fmt
 from .write import Design, Progress, ShardWriter, plain_batch
 

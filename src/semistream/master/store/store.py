@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...errors import SpecError, StoreError
 from ..base import NOTHING, Master
-from ..storage.place import Place, place_at
+from ..storage import Place, place_at
 from . import format as fmt
 from .change import change, compact, is_latest, publish, restore, retain
 from .expire import Folders, as_folders, expire, keep_rule

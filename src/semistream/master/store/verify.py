@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from ...errors import DamagedError, DuplicateKeyError
 from ...rows.keys import codes_of
 from ...rows.layout import layouts
-from ...safety.writes import UNREADABLE
+from ...safety import UNREADABLE
 from ..base import Pages
-from ..storage.place import DATA
+from ..storage import DATA
 from .bounds import unsound
 from .doubles import Doubles
 from .index import one_chunk

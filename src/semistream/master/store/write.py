@@ -19,9 +19,8 @@ from ...errors import SpecError, StoreError
 from ...rows.chunks import Chunks
 from ...rows.keys import HASH, check_key_type, is_natural, is_raw
 from ...rows.layout import Layout, addresses, check_columns, layouts, plain, plain_type
-from ...safety.sealed import checksum
-from ...safety.writes import not_written
-from ..storage.place import StoreFile
+from ...safety import checksum, not_written
+from ..storage import StoreFile
 from . import format as fmt
 from .doubles import Doubles
 

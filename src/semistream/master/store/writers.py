@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ...errors import ConflictError, StoreError
-from ..storage.place import DATA, MANIFESTS, WRITERS, FileInfo, LocalPlace, Place
+from ..storage import DATA, MANIFESTS, WRITERS, FileInfo, LocalPlace, Place
 from . import format as fmt
 
 OURS = re.compile(r"\.?[0-9a-f]{32}[-.].*|\.sort-.*")  # names that writers of stores give

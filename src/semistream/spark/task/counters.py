@@ -16,8 +16,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from ...join.join import SemiStreamJoin
-from ...join.stats import Stats
+from ...join import SemiStreamJoin, Stats
 from .versions import BATCH, QUERY, task_context
 
 Verb = Callable[..., Iterator[pa.RecordBatch]]  # push or drain

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...budget.ledger import parse_bytes
+from ...budget import parse_bytes
 from ...errors import BudgetError, MasterError, SpecError
-from ...join.join import SemiStreamJoin
+from ...join import SemiStreamJoin
 from ...master import Master
-from ...master.storage.files import Options
+from ...master.storage import Options
 from ...spec import Params
 from .counters import Counting, TaskTally, Verb
 from .joins import BROKER, Wanted

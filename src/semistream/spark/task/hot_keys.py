@@ -13,15 +13,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...errors import SpecError
-from ...safety.private import (
+from ...safety import (
+    SealError,
     own_name,
     private_folder,
     read_private,
+    seal,
     temporary_home,
+    unseal,
     why_not,
     write_private,
 )
-from ...safety.sealed import SealError, seal, unseal
 
 OFF = "SEMISTREAM_HOT_KEYS"  # the environment variable that says "off": keys are data, too
 MOST_FILES = 64  # the oldest go

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import BudgetError, SemiStreamError
-from ...join.join import SemiStreamJoin
+from ...join import SemiStreamJoin
 from .hot_keys import forget_hot, load_hot, save_hot
 
 IDLE = 120.0  # seconds after which a join that nobody asks for makes room

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 from ...errors import DamagedError, DatabaseError, MasterError, StoreError
 from ...master import Master, Store, from_locator
-from ...master.storage.place import LocalPlace
-from ...master.store.format import manifest_if_there, manifest_name, versions
+from ...master.storage import LocalPlace
+from ...master.store import manifest_if_there, manifest_name, versions
 
 SHARED = (
     "its path must mean the same on the driver and on every executor: a network file system "

@@ -27,7 +27,7 @@ from typing import Any
 
 from ...errors import DamagedError, MasterError, SpecError
 from ...master import Master
-from ...master.storage.place import Place, place_at
+from ...master.storage import Place, place_at
 from .open import open_in_task
 
 RETAINED = 100  # micro-batches that Spark can go back, unless it is told otherwise

@@ -14,11 +14,17 @@ from numpy.typing import NDArray
 
 from ...errors import SpecError, StoreError
 from ...master import Store
-from ...master.storage.place import DATA, Place, place_at
-from ...master.store import format as fmt
-from ...master.store.change import write_piece
-from ...master.store.run import Part, PartWriter, save_table, take_table
-from ...master.store.write import Design
+from ...master.storage import DATA, Place, place_at
+from ...master.store import (
+    CODE_COLUMN,
+    Design,
+    Part,
+    PartWriter,
+    Shard,
+    save_table,
+    take_table,
+    write_piece,
+)
 from ...rows.keys import codes_of, not_null
 from .open import SHARED, open_in_task, writing_to
 
@@ -39,7 +45,7 @@ class CodeTask:
             arrays = [_cast(batch.column(i), f) for i, f in zip(self.places, key, strict=True)]
             valid = not_null(arrays)
             code = pa.array(codes_of(arrays), mask=None if valid is None else ~valid)
-            names = [*batch.schema.names, fmt.CODE_COLUMN]
+            names = [*batch.schema.names, CODE_COLUMN]
             yield pa.RecordBatch.from_arrays([*batch.columns, code], names=names)
 
 
@@ -146,7 +152,7 @@ def part_of(place: Place, result: dict[str, Any]) -> Part | None:
                 f"{SHARED}"
             ) from None
     index, claims = tables
-    shard = fmt.Shard(**result["shard"])
+    shard = Shard(**result["shard"])
     return Part(shard, index, result["null_pages"], result["unique"], claims)
 
 
