@@ -8,7 +8,7 @@ Every variant gets the same stream of sales into a sink that takes every row and
 every round each variant has its turn. The first two micro-batches of a turn are not counted. The
 time is Spark's own `triggerExecution`. Before that, all answers to one micro-batch are compared.
 
-    one pass      enrich(sales, [Master(products), Master(customers), Master(shops)])
+    one pass      enrich(sales, [Dimension(products), Dimension(customers), Dimension(shops)])
     chained       three enrich calls
     largest       enrich with the products alone
     trick         products.join(broadcast(sales)), customers.join(broadcast(that)), and the shops,
@@ -36,7 +36,7 @@ from benchmarks.report import count_text, keep, parse_count, print_table, say, s
 from benchmarks.spark_data import CORES, MASTER, Datasets, start_spark
 from benchmarks.spark_measure import WARM_UP, batch_lines, fingerprint, run_stream, settle
 from benchmarks.spark_workers import fresh_workers
-from semistream.spark import Master, build_store, enrich
+from semistream.spark import Dimension, build_store, enrich
 
 _KEYS = ("product_id", "customer_id", "shop_id")
 _SHOWN = {  # what customers and shops tell: other names than products have
@@ -66,8 +66,8 @@ class Tables:
     def static(self, key: str) -> DataFrame:
         return self.spark.read.parquet(str(self.parquet[key]))
 
-    def masters(self) -> list[Master]:
-        return [Master(str(self.stores[key]), key) for key in _KEYS]
+    def masters(self) -> list[Dimension]:
+        return [Dimension(str(self.stores[key]), key) for key in _KEYS]
 
     def one_pass(self, sales: DataFrame) -> DataFrame:
         return enrich(sales, self.masters(), memory_per_task=self.memory)

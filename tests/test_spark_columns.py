@@ -15,7 +15,7 @@ from spark_data import no_job, setting
 
 import semistream as ss
 from semistream.spark import (
-    Master,
+    Dimension,
     build_store,
     delete_from_store,
     enrich,
@@ -60,7 +60,7 @@ def test_strange_keys_and_names_in_masters(spark, tmp_path) -> None:
     stream = numbered(spark, ["a.b"]).withColumnRenamed("id", "k.1")
     ss.Store.create(tmp_path / "store", master, key="the.key").close()
     names = pa.table({"its`name": ["name 1", "name 2"], "n.n": [1, 2]})
-    both = [Master(tmp_path / "store", on={"k.1": "the.key"}), Master(names, on="its`name")]
+    both = [Dimension(tmp_path / "store", on={"k.1": "the.key"}), Dimension(names, on="its`name")]
     expected = [(k, k * 100, f"name {k}", k) for k in (1, 2)]
     assert_same_rows([tuple(row) for row in enrich(stream, both).collect()], expected)
     first = enrich(stream, tmp_path / "store", on={"k.1": "the.key"})

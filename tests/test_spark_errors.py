@@ -88,7 +88,7 @@ def test_the_least_budget_named_works(spark, stream, tmp_path) -> None:
 
 
 def test_a_table_too_large_to_travel(spark, stream, monkeypatch) -> None:
-    module = sys.modules["semistream.spark.masters"]
+    module = sys.modules["semistream.spark.dimensions"]
     monkeypatch.setattr(module, "MOST_TABLE_BYTES", MASTER.nbytes // 2)
     with no_job(spark, "large"), pytest.raises(ss.SpecError, match=r"too large.*Store\.create"):
         enrich(stream, MASTER, on="id")

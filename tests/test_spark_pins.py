@@ -17,7 +17,7 @@ from following_data import publish, rows, said, store
 from spark_data import task_of, warm_joins
 
 import semistream as ss
-from semistream.spark.masters import _locator
+from semistream.spark.dimensions import _locator
 from semistream.spark.pins_folder import FOLDER, pins_folder
 from semistream.spark.task.enrich import EnrichTask, Step
 from semistream.spark.task.joins import BROKER

@@ -30,7 +30,7 @@ from spark_data import (
 )
 
 import semistream as ss
-from semistream.spark import BatchProgress, Master, enrich, progress
+from semistream.spark import BatchProgress, Dimension, enrich, progress
 from semistream.spark import progress as watch
 from semistream.testing import oracle
 
@@ -179,7 +179,7 @@ def test_calls_and_masters_in_one_query_are_kept_apart(spark, store, folder, tmp
     """A call before one with two masters, of which the last has every second key."""
     half = pa.table({"id": [*range(0, 2_300, 2)], "even": [1] * 1_150})
     known = enrich(stream_of(spark, folder), store, on="id", how="semi", memory_per_task=MEMORY)
-    masters = [Master(store, "id", columns=["name"]), Master(half, "id", how="left")]
+    masters = [Dimension(store, "id", columns=["name"]), Dimension(half, "id", how="left")]
     found = progress(run(enrich(known, masters), tmp_path))
     assert [(e.batch, e.position) for e in found] == [
         (batch, position) for batch in range(FILES) for position in (0, 0, 1)

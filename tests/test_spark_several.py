@@ -18,8 +18,7 @@ import semistream as ss
 from semistream.budget.split import divide
 from semistream.master import open_master
 from semistream.master.facts import facts
-from semistream.spark import Master, enrich
-from semistream.spark import masters as overhead
+from semistream.spark import Dimension, dimensions, enrich
 from semistream.spec import MasterFacts
 from semistream.testing import assert_same_rows, oracle
 
@@ -78,9 +77,9 @@ def chained(hows: tuple[str, str, str]) -> list[Any]:
 )  # fmt: skip
 def test_as_if_one_after_the_other(spark, paths, hows) -> None:
     """The third is joined on a column that the first one brings."""
-    masters = [Master(paths["p"], "id", hows[0]), Master(paths["c"], ON_WHO, hows[1])]
+    masters = [Dimension(paths["p"], "id", hows[0]), Dimension(paths["c"], ON_WHO, hows[1])]
     if hows[0] not in ("semi", "anti"):
-        masters.append(Master(MAKERS, "maker", hows[2], memory="1MB"))
+        masters.append(Dimension(MAKERS, "maker", hows[2], memory="1MB"))
     ours = enrich(frame(spark, SALES), masters, memory_per_task="2MB")
     assert plan_of(ours).count("MapInArrow") == 1
     assert "Exchange" not in plan_of(ours)
@@ -96,8 +95,8 @@ def test_a_stream_with_versions_of_each(spark, paths, tmp_path) -> None:
     ours = enrich(
         stream,
         [
-            Master(paths["p"], "id", "left", ["product"], version_column="products_as_of"),
-            Master(str(own), ON_WHO, unmatched="split", version_column="customers_as_of"),
+            Dimension(paths["p"], "id", "left", ["product"], version_column="products_as_of"),
+            Dimension(str(own), ON_WHO, unmatched="split", version_column="customers_as_of"),
         ],
         memory_per_task="1MB",
         pins=tmp_path / "pins",
@@ -166,23 +165,27 @@ def test_wrong_lists(spark, paths) -> None:
     cases: list[tuple[Any, dict[str, Any], str]] = [
         ([], {}, "an empty list"),
         ([paths["p"]], {}, "a list of masters has Master"),
-        ([Master(paths["p"], "id")], {"how": "left"}, "how= belongs into each Master"),
-        ([Master(paths["p"], "id")], {"on": "id"}, "on= belongs into each Master"),
-        ([Master(paths["p"], "id"), Master(paths["c"], "city")], {}, "has key"),
+        ([Dimension(paths["p"], "id")], {"how": "left"}, "how= belongs into each Dimension"),
+        ([Dimension(paths["p"], "id")], {"on": "id"}, "on= belongs into each Dimension"),
+        ([Dimension(paths["p"], "id"), Dimension(paths["c"], "city")], {}, "has key"),
         (
-            [Master(paths["p"], "id"), Master(paths["p"], "id")],
+            [Dimension(paths["p"], "id"), Dimension(paths["p"], "id")],
             {},
             "in the stream and in the master",
         ),
-        ([Master(paths["p"], "id", memory="3MB")], {"memory_per_task": "2MB"}, "add up to 3.0 MB"),
+        (
+            [Dimension(paths["p"], "id", memory="3MB")],
+            {"memory_per_task": "2MB"},
+            "add up to 3.0 MB",
+        ),
     ]
     for masters, more, words in cases:
         with pytest.raises(ss.SpecError) as refused:
             enrich(df, masters, **more)
         assert words in str(refused.value)
     for masters in (
-        [Master(paths["p"], "id")],
-        [Master(paths["p"], "id"), Master(CUSTOMERS, ON_WHO)],
+        [Dimension(paths["p"], "id")],
+        [Dimension(paths["p"], "id"), Dimension(CUSTOMERS, ON_WHO)],
     ):
         with pytest.raises(ss.BudgetError, match="give memory_per_task=") as short:
             enrich(df, masters, memory_per_task="1kB")
@@ -191,11 +194,11 @@ def test_wrong_lists(spark, paths) -> None:
 
 def test_too_little_for_one_of_several(spark, paths) -> None:
     """What to change is said in terms of the call, and works."""
-    df, c = frame(spark, SALES), Master(paths["c"], ON_WHO)
+    df, c = frame(spark, SALES), Dimension(paths["c"], ON_WHO)
     with pytest.raises(ss.BudgetError, match=r"memory=\d+\), and memory_per_task=") as short:
-        enrich(df, [Master(paths["p"], "id", memory="1kB"), c], memory_per_task="2MB")
+        enrich(df, [Dimension(paths["p"], "id", memory="1kB"), c], memory_per_task="2MB")
     needs = short.value.least - 2_000_000 + 1_000
-    more = Master(paths["p"], "id", memory=needs)
+    more = Dimension(paths["p"], "id", memory=needs)
     assert enrich(df, [more, c], memory_per_task=short.value.least).columns
 
 
@@ -226,12 +229,12 @@ def test_memory_is_divided_by_size() -> None:
 def test_the_log_says_what_overhead_must_be(caplog) -> None:
     def said(**conf: str) -> tuple[str, int]:
         caplog.clear()
-        overhead._SAID.clear()
+        dimensions._SAID.clear()
         settings = {f"spark.{k.replace('_', '.')}": v for k, v in conf.items()}
         df: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=settings))
         with caplog.at_level(logging.INFO, "semistream.spark"):
             for _ in range(2):  # it is said once
-                overhead.say_overhead(df, 64_000_000)
+                dimensions.say_overhead(df, 64_000_000)
         (record,) = caplog.records
         return record.getMessage(), record.levelno
 

@@ -27,7 +27,7 @@ from spark_data import (
 )
 
 import semistream as ss
-from semistream.spark import Master, enrich
+from semistream.spark import Dimension, enrich
 from semistream.spark.columns import Columns
 from semistream.spark.shuffle import _row_hash, by_key
 from semistream.testing import assert_same_rows, oracle
@@ -177,9 +177,9 @@ def test_of_several_masters_the_one_whose_reads_cost_most(spark, store, tmp_path
     ss.Store.create(tmp_path / "kinds", kinds, key="kind", page_bytes=512).close()
     options = {"how": "left", "algorithm": "sweepjoin", "memory": "300kB"}
     masters = [
-        Master(store, "id", columns=["price"], **options),
-        Master(ss.Store.open(tmp_path / "notes", io="pread"), "note", **options),
-        Master(ss.Store.open(tmp_path / "kinds", io="pread"), "kind", **options),
+        Dimension(store, "id", columns=["price"], **options),
+        Dimension(ss.Store.open(tmp_path / "notes", io="pread"), "note", **options),
+        Dimension(ss.Store.open(tmp_path / "kinds", io="pread"), "kind", **options),
     ]
     ours = enrich(frame(spark, SALES), masters, shuffle="auto", memory_per_task="900kB")
     asked = plan_of(ours).split("ArrowEvalPython [target(")[1].split("], [pythonUDF")[0]

@@ -205,7 +205,7 @@ def test_too_little_for_one_of_several_masters(store, memory) -> None:
     error = refused(task_of(store, memory=memory, share=share))
     needs = error.least - 2_000_000 + memory
     assert needs > memory
-    asked = f"give Master('products', ..., memory={needs}), and memory_per_task={error.least}"
+    asked = f"give Dimension('products', ..., memory={needs}), and memory_per_task={error.least}"
     assert asked in str(error)
     assert cause(RuntimeError(f"semistream.errors.BudgetError: {error}")).least == error.least
 

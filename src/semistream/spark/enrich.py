@@ -19,8 +19,8 @@ from ..errors import SpecError
 from ..master import Source
 from ..spec import Workload
 from .columns import Columns
+from .dimensions import Dimension, Opened, budgets, make_step, open_all, say_overhead
 from .frames import check_frame, with_columns
-from .masters import Master, Opened, budgets, make_step, open_all, say_overhead
 from .progress import Counters
 from .ship import shipped
 from .shuffle import shuffled
@@ -29,7 +29,7 @@ from .task import EnrichTask, Step, task_bytes
 
 def enrich(
     df: DataFrame,
-    master: Source | Master | Sequence[Master],
+    master: Source | Dimension | Sequence[Dimension],
     on: str | Sequence[str] | Mapping[str, str] | None = None,
     how: str = "inner",
     columns: Sequence[str] | None = None,
@@ -54,9 +54,10 @@ def enrich(
     database with ?table=, or any open master; a path must be readable on the driver and on every
     executor. What can be wrong is found here, on the driver, before any task runs.
 
-    Several masters are joined in one pass with a list of `Master(source, on, ...)`, as if one after
-    the other: a later one may be joined on columns that an earlier one brought. The arguments from
-    `on` to `suffix`, and those about versions and unmatched rows, then belong into each `Master`.
+    Several masters are joined in one pass with a list of `Dimension(source, on, ...)`, as if one
+    after the other: a later one may be joined on columns that an earlier one brought. The arguments
+    from `on` to `suffix`, and those about versions and unmatched rows, then belong into each
+    `Dimension`.
 
     `memory_per_task` is what each running task may hold, all masters together ("10%" is of the
     masters' bytes), so an executor with four cores needs four times as much beside its heap: set
@@ -91,7 +92,7 @@ def enrich(
     one |= {"algorithm": algorithm, "version": version, "version_column": version_column}
     one |= {"unmatched": unmatched, "matched_column": matched_column, "workload": workload}
     one |= {"validate": validate}
-    opened, stream = open_all(df, _masters(master, one), pins), Columns(df)
+    opened, stream = open_all(df, _dimensions(master, one), pins), Columns(df)
     try:
         steps = plan_steps(stream, opened, memory_per_task)
         spread = shuffled(stream, opened, steps, shuffle, partitions)
@@ -103,20 +104,20 @@ def enrich(
 
 def explain(
     df: DataFrame,
-    master: Source | Master | Sequence[Master],
+    master: Source | Dimension | Sequence[Dimension],
     on: str | Sequence[str] | Mapping[str, str] | None = None,
     memory_per_task: int | str = "256MB",
     **asked: Any,
 ) -> str:
     """What `enrich` with the same arguments would do with each master: which algorithm, how memory
     is divided, the rate of one task that the model predicts, and why the other algorithms lose.
-    Arguments are those of `enrich` that a `Master` has, too. Nothing runs."""
+    Arguments are those of `enrich` that a `Dimension` has, too. Nothing runs."""
     check_frame(df)
-    unknown = sorted(set(asked) - set(Master.__dataclass_fields__))
+    unknown = sorted(set(asked) - set(Dimension.__dataclass_fields__))
     if unknown:
-        raise SpecError(f"explain takes no {unknown[0]}=; it takes the fields of Master")
-    one = {n: f.default for n, f in Master.__dataclass_fields__.items() if n != "source"}
-    opened = open_all(df, _masters(master, {**one, "on": on, **asked}), None, True)
+        raise SpecError(f"explain takes no {unknown[0]}=; it takes the fields of Dimension")
+    one = {n: f.default for n, f in Dimension.__dataclass_fields__.items() if n != "source"}
+    opened = open_all(df, _dimensions(master, {**one, "on": on, **asked}), None, True)
     try:
         return "\n\n".join(step.why for step in plan_steps(Columns(df), opened, memory_per_task))
     finally:
@@ -137,23 +138,25 @@ def _stage(stream: Columns, spread: DataFrame, steps: list[Step], declared: bool
     return counters.after(joined)
 
 
-def _masters(master: Source | Master | Sequence[Master], one: dict[str, Any]) -> list[Master]:
-    """All masters; `one` are the arguments for a single one that is given without `Master`."""
-    several = [master] if isinstance(master, Master) else master
+def _dimensions(
+    master: Source | Dimension | Sequence[Dimension], one: dict[str, Any]
+) -> list[Dimension]:
+    """All masters; `one` are the arguments for a single one that is given without `Dimension`."""
+    several = [master] if isinstance(master, Dimension) else master
     if not isinstance(several, list | tuple):
         if one["on"] is None:
             raise SpecError('give on= (key columns): on="id" or on={"stream": "master"}')
-        return [Master(master, **one)]
+        return [Dimension(master, **one)]
     if not several:
-        raise SpecError("an empty list of masters: give at least one Master(source, on=...)")
+        raise SpecError("an empty list of masters: give at least one Dimension(source, on=...)")
     for each in several:
-        if not isinstance(each, Master):
+        if not isinstance(each, Dimension):
             raise SpecError(
-                f"a list of masters has Master(source, on=...) in it, not {type(each).__name__}"
+                f"a list of masters has Dimension(source, on=...) in it, not {type(each).__name__}"
             )
-    given = [n for n, v in one.items() if v != Master.__dataclass_fields__[n].default and v]
+    given = [n for n, v in one.items() if v != Dimension.__dataclass_fields__[n].default and v]
     if given:
-        raise SpecError(f"{given[0]}= belongs into each Master(source, on=..., {given[0]}=...)")
+        raise SpecError(f"{given[0]}= belongs into each Dimension(source, on=..., {given[0]}=...)")
     return list(several)
 
 

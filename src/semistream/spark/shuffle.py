@@ -22,8 +22,8 @@ from ..rows.keys import key_coder
 from ..spec import ALGORITHMS
 from .build import check_partitions
 from .columns import Columns
+from .dimensions import Opened
 from .frames import column
-from .masters import Opened
 from .ship import shipped
 from .task import CELLS, Spread, Step
 

@@ -312,7 +312,7 @@ class Share:
         remedy = f"give memory_per_task={more}"
         if self.master is not None:
             remedy = (
-                f"give Master({self.master!r}, ..., memory={least}), and memory_per_task={more}"
+                f"give Dimension({self.master!r}, ..., memory={least}), and memory_per_task={more}"
             )
         message, found = ASKED.subn(lambda _: remedy, str(error))
         return type(error)(message if found else f"{message}; {remedy}", more)

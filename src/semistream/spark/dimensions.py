@@ -1,4 +1,4 @@
-"""Master: one of the tables that `enrich` joins, and what is checked of it on the driver."""
+"""Dimension: one of the tables that `enrich` joins, and what is checked of it on the driver."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame
 from ..budget import divide, parse_bytes, show_bytes
 from ..errors import BudgetError, SpecError
 from ..join import SemiStreamJoin, stream_of
-from ..master import Master as OpenMaster
-from ..master import Source, facts, open_master
+from ..master import Master, Source, facts, open_master
 from ..rows.keys import pair_names
 from ..spec import Workload, join_type
 from .checkpoint import tell_tasks
@@ -34,7 +33,7 @@ BATCH_ROWS = 10_000  # of a batch that Spark hands to Python, unless it is told 
 
 
 @dataclass(frozen=True)
-class Master:
+class Dimension:
     """A master table and how to join with it, for `enrich` with several of them. The fields are
     the arguments of `enrich` of the same name; `memory` is its part of memory_per_task, in bytes
     or as "10%" of this master. Without it, what others leave is divided by their sizes."""
@@ -53,7 +52,7 @@ class Master:
     workload: Workload | None = None
     validate: str | None = None
 
-    def settled(self) -> Master:
+    def settled(self) -> Dimension:
         """With `unmatched` said as a join type and a column."""
         how = join_type(self.how)
         if self.unmatched is None:
@@ -77,8 +76,8 @@ class Master:
 class Opened:
     """A master at the version it is checked with."""
 
-    asked: Master
-    master: OpenMaster
+    asked: Dimension
+    master: Master
     pins: Folder | None  # where tasks choose the version; None: it is this one
 
     @property
@@ -93,7 +92,7 @@ class Opened:
 
 def open_all(
     df: DataFrame,
-    masters: Sequence[Master],
+    masters: Sequence[Dimension],
     pins: str | os.PathLike[str] | None,
     only_look: bool = False,
 ) -> list[Opened]:
@@ -113,8 +112,8 @@ def open_all(
 
 
 def _open(
-    df: DataFrame, asked: Master, pins: str | os.PathLike[str] | None
-) -> tuple[OpenMaster, Folder | None]:
+    df: DataFrame, asked: Dimension, pins: str | os.PathLike[str] | None
+) -> tuple[Master, Folder | None]:
     """The master, and the folder of pins where tasks are to choose the version."""
     key = [m for _, m in pair_names(asked.on)]
     version = asked.version
@@ -227,7 +226,7 @@ def _rehearse(opened: Opened, incoming: pa.Schema, memory: int) -> tuple[SemiStr
         return join, join.check(incoming)
 
 
-def _locator(opened: OpenMaster) -> dict[str, Any]:
+def _locator(opened: Master) -> dict[str, Any]:
     locator = opened.locator()
     if len(locator.get("table", b"")) > MOST_TABLE_BYTES:
         raise SpecError(
@@ -240,7 +239,7 @@ def _locator(opened: OpenMaster) -> dict[str, Any]:
     return locator
 
 
-def _check_version_column(df: DataFrame, opened: OpenMaster, name: str, names: list[str]) -> None:
+def _check_version_column(df: DataFrame, opened: Master, name: str, names: list[str]) -> None:
     info = opened.describe()
     if info.version is None:
         raise SpecError(
