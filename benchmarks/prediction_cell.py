@@ -140,7 +140,7 @@ def _to_the_end_of_a_step(course: Course, rows: float = 0, seconds: float = 0) -
         before = course.join.stats.steps
         course.go()
         now = course.join.stats
-        made = now.steps > before or course.phase is None
+        made = now.steps > before or not course.phase.keeps
         if made and now.rows_in - first.rows_in >= rows and course.busy - begin >= seconds:
             return
 

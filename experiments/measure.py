@@ -210,14 +210,14 @@ class Course:
         """Whether a sweep in parts has just ended a round: its parts are not all alike. On this
         machine a batch may have several of them, and the clock decides."""
         engine = self.join._engine
-        if not self._rounds or engine is None or engine.phase is None:
+        if not self._rounds or engine is None or not engine.phase.keeps:
             return True
         return engine.phase.position == 0
 
     def _to_the_end_of_a_step(self, rows: float, seconds: float) -> None:
         """Push until so many rows and seconds have passed, and the last batch made a step."""
         begin, first = self.busy, self.join.stats
-        steps = self.join._engine is not None and self.join._engine.phase is not None
+        steps = self.join._engine is not None and self.join._engine.phase.keeps
         while True:
             before = self.join.stats.steps
             self.go()

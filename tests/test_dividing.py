@@ -15,7 +15,8 @@ from semistream.budget.ledger import Ledger
 from semistream.budget.split import Division
 from semistream.disk.backlog import Backlog
 from semistream.errors import SpecError
-from semistream.front.expiring import AgingGroups
+from semistream.front import Groups
+from semistream.front.expiring import ExpiringGroups
 from semistream.join.adapt.adapt import Adapting
 from semistream.join.adapt.climb import Pace
 from semistream.kernels import multimap
@@ -195,9 +196,9 @@ def test_groups_that_age_keep_their_log_in_another_size() -> None:
     master = MemoryMaster(products([*range(100)]), "id")
     master.ttl, master.clock = 10.0, lambda: now[0]
     rows = pa.record_batch({"v": pa.array(range(100), pa.int64())})
-    front = AgingGroups(rows.schema, 40_000, 16, 1, Ledger(1 << 20), master)
+    front = ExpiringGroups(rows.schema, 40_000, 16, 1, Ledger(1 << 20), master)
     codes, every = np.arange(100), np.ones(100, np.int32)
-    front.offer(codes, every * np.int32(5), codes, every, Chunks.of(rows))
+    front.offer(Groups(codes, codes, every, every * np.int32(5)), Chunks.of(rows))
     for limit in (30_000, 60_000):
         front.resize(limit)
         hits = front.probe(codes)

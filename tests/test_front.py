@@ -14,6 +14,7 @@ import pytest
 
 import semistream as ss
 from semistream.budget.ledger import Ledger
+from semistream.front import Groups
 from semistream.front.cache import KeyGroups
 from semistream.master.table import MemoryMaster
 from semistream.rows.chunks import Chunks
@@ -30,7 +31,7 @@ def offer(front: KeyGroups, rows: Chunks, codes: Sequence[int], uses: int) -> No
     """The disk phase answered these codes, each for so many waiting rows."""
     some = np.asarray(codes, np.int64)
     every = np.ones(len(some), np.int32)
-    front.offer(some, every * np.int32(uses), some, every, rows)
+    front.offer(Groups(some, some, every, every * np.int32(uses)), rows)
 
 
 def cached(front: KeyGroups, codes: Sequence[int]) -> int:
@@ -177,7 +178,7 @@ def test_a_group_wider_than_a_segment_is_never_cached() -> None:
     """It could push out everything else; it is answered from the disk, every time."""
     front, rows = group_cache(1_000)
     one, many = np.array([7], np.int64), np.array([4_000], np.int32)
-    front.offer(one, np.array([200], np.int32), np.zeros(1, np.int64), many, rows)
+    front.offer(Groups(one, np.zeros(1, np.int64), many, np.array([200], np.int32)), rows)
     offer(front, rows, [9], uses=5)
     assert (cached(front, [7]), cached(front, [9])) == (0, 1)
 
@@ -204,7 +205,7 @@ def test_rows_of_any_width_are_as_the_master_has_them(kind, seed, monkeypatch) -
         drawn = rng.zipf(1.02, 300) % 4_000
         codes, uses = np.unique(drawn, return_counts=True)
         one = np.ones(len(codes), np.int32)
-        front.offer(codes, uses.astype(np.int32), codes, one, rows)
+        front.offer(Groups(codes, codes, one, uses.astype(np.int32)), rows)
         hits = front._segments.table.probe(np.arange(4_000))[0]
         here = np.flatnonzero(hits >= 0)
         found = pa.RecordBatch.from_arrays(front.rows.gather(hits[here]), schema=batch.schema)

@@ -8,7 +8,7 @@ import pytest
 from damage import outcomes
 
 import semistream as ss
-from semistream.join.hot_keys import SCHEMA, load_learnt
+from semistream.join.hot_keys import SCHEMA, load_hot_keys
 from semistream.safety.sealed import seal
 from semistream.testing import assert_same_rows, oracle
 
@@ -203,7 +203,7 @@ def test_every_damaged_byte_of_what_was_learnt_is_noticed(tmp_path) -> None:
         learnt = join.learnt(5)
 
     def use(raw: bytes) -> list[list[int]]:
-        return [part.tolist() for part in load_learnt(raw)]
+        return [part.tolist() for part in load_hot_keys(raw)]
 
     assert set(outcomes(learnt, use)) == {"SpecError"}
 
@@ -213,7 +213,7 @@ def test_every_damaged_byte_of_what_was_learnt_is_noticed(tmp_path) -> None:
 )
 def test_what_no_join_has_learnt(wrong) -> None:
     with pytest.raises(ss.SpecError, match="not what a join has learnt"):
-        load_learnt(wrong)
+        load_hot_keys(wrong)
 
 
 @pytest.mark.parametrize("column", [[None, 1], [-1, 2]])
@@ -223,7 +223,7 @@ def test_numbers_that_no_join_counts(column) -> None:
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_batch(batch)
     with pytest.raises(ss.SpecError, match="not what a join has learnt"):
-        load_learnt(seal("learnt", sink.getvalue().to_pybytes()))
+        load_hot_keys(seal("learnt", sink.getvalue().to_pybytes()))
 
 
 def test_the_hottest_are_chosen_without_sorting_all() -> None:

@@ -11,6 +11,7 @@ from servers import execute
 
 import semistream as ss
 from semistream.budget.ledger import Ledger
+from semistream.front import Groups
 from semistream.front.cache import KeyGroups
 from semistream.master.base import NOTHING
 from semistream.master.sql.master import SqlMaster
@@ -125,7 +126,7 @@ def test_the_front_stage_forgets_what_it_is_told_to() -> None:
     codes, ones = np.arange(500, dtype=np.int64), np.ones(500, np.int32)
     often = 3 * ones  # or it would fall asleep
     for _ in range(4):
-        front.offer(codes, often, codes.copy(), ones, Chunks.of(rows))
+        front.offer(Groups(codes, codes.copy(), ones, often), Chunks.of(rows))
     front.absent(np.array([1000, 1001]))
     front.forget(np.array([3, 4, 5, 777, 1000]))
     hits = front.probe(np.array([2, 3, 4, 5, 6, 1000, 1001]))
@@ -136,7 +137,7 @@ def test_the_front_stage_forgets_what_it_is_told_to() -> None:
     front.forget(codes)
     assert front.probe(codes).count.sum() == 0
     for _ in range(40):
-        front.offer(codes, often, codes.copy(), ones, Chunks.of(rows))
+        front.offer(Groups(codes, codes.copy(), ones, often), Chunks.of(rows))
         front.forget(codes[::2])
     assert (front.probe(codes[1::2]).count == 1).all()
 

@@ -42,6 +42,11 @@ class Split:
     sample: int = 0  # of the stream, where waiting rows have room enough
     stream: int = 0  # rows that have arrived and are not taken in yet, where load is shed
 
+    @property
+    def cache(self) -> int:
+        """Cached rows or pages."""
+        return self.front + self.pool
+
 
 # --- how many rows find room -------------------------------------------------------------------
 

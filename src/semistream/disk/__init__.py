@@ -8,12 +8,14 @@ from .condition import Nested, Residual
 from .fetch import Fetch, FetchNow
 from .groups import shows_groups
 from .lookup import Lookup
+from .none import NoDisk
 from .scan import Scan
 from .seek import Seek
 from .ssij import PagePlan
 from .sweep import Sweep
 
 PHASES: dict[str, type[DiskPhase]] = {
+    "none": NoDisk,
     "sweep": Sweep,
     "scan": Scan,
     "lookup": Lookup,
@@ -25,4 +27,4 @@ PHASES: dict[str, type[DiskPhase]] = {
     "fetch_now": FetchNow,
 }
 BY_KEY = {"sweep": "fetch", "lookup": "fetch_now"}  # where the master brings many keys at once
-__all__ = ["BY_KEY", "PHASES", "Backlog", "DiskPhase", "Parts", "Sweep", "shows_groups"]
+__all__ = ["BY_KEY", "PHASES", "Backlog", "DiskPhase", "NoDisk", "Parts", "Sweep", "shows_groups"]

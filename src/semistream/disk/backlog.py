@@ -33,12 +33,12 @@ class Backlog:
         self._per_row = slot_bytes(linked)
         self.chunks = Chunks(schema)
         self.arrivals = 0
-        self.towards: int | None = None  # a smaller limit to come: no more rows than fit into it
+        self._towards: int | None = None  # a smaller limit to come: no more rows than fit into it
         self.resize(limit)
 
     def resize(self, limit: int) -> None:
         """Begin anew, empty, with `limit` bytes."""
-        self.limit, self.towards = limit, None
+        self.limit, self._towards = limit, None
         self.capacity = self._rows_in(limit)
         self.chunks = Chunks(self.chunks.schema, self.chunks.layouts)
         self.codes: I64 = np.empty(self.capacity, np.int64)
@@ -63,6 +63,10 @@ class Backlog:
 
     # --- another limit while rows wait ---------------------------------------------------------
 
+    def shrink_towards(self, limit: int | None) -> None:
+        """From now on, take in only what will fit into a smaller limit. None: no longer."""
+        self._towards = limit if limit is not None and limit < self.limit else None
+
     def fits(self, limit: int) -> bool:
         """Whether what waits now could wait within `limit` bytes."""
         capacity = self._rows_in(limit)
@@ -74,7 +78,7 @@ class Backlog:
         the bytes of links and work, so old and new together stay within the larger limit."""
         slots, capacity = self.oldest_first(), self._rows_in(limit)
         count = len(slots)
-        self.links, self.limit, self.towards = None, limit, None
+        self.links, self.limit, self._towards = None, limit, None
         self._small = []  # slots are others now
         self.codes = _carried(self.codes, slots, capacity, 0)
         self.loc = _carried(self.loc, slots, capacity, 0)
@@ -95,16 +99,16 @@ class Backlog:
 
     @property
     def free_rows(self) -> int:
-        if self.towards is None:
+        if self._towards is None:
             return self._free_count
-        return max(0, min(self._free_count, self._rows_in(self.towards) - len(self)))
+        return max(0, min(self._free_count, self._rows_in(self._towards) - len(self)))
 
     @property
     def free_bytes(self) -> int:
         """Bytes of stream data that may still be added."""
-        if self.towards is None:
+        if self._towards is None:
             return self.limit - self.capacity * self._per_row - self._bytes
-        return self.towards - self._rows_in(self.towards) * self._per_row - self._bytes
+        return self._towards - self._rows_in(self._towards) * self._per_row - self._bytes
 
     def _account(self, more: int = 0) -> None:
         """What is held, and `more` that is about to be."""

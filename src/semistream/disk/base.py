@@ -22,7 +22,7 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Parts:
     """What a disk phase works with."""
 
@@ -42,8 +42,9 @@ class Parts:
 
 
 class DiskPhase(ABC):
+    keeps = True  # False: it has no rows that wait
     linked = False  # True: waiting rows are found by their code
-    waits = True  # False: rows are answered in the call that brings them
+    answers_at_once = False  # True: rows are answered in the call that brings them
     ending = False  # True: no rows come before all that wait are answered
 
     def __init__(self, parts: Parts) -> None:
@@ -51,9 +52,23 @@ class DiskPhase(ABC):
         self.columns = list(parts.output.shape.master)
 
     @property
+    def waiting(self) -> int:
+        """Rows that wait now."""
+        return len(self.parts.backlog)
+
+    @property
+    def slots(self) -> int:
+        """Rows that may wait at most."""
+        return self.parts.backlog.capacity
+
+    @property
     def position(self) -> int:
         """How far it has come where it goes round and round, else 0."""
         return 0
+
+    @property
+    def backlog(self) -> Backlog:
+        return self.parts.backlog
 
     def room(self) -> int:
         """Rows that may be admitted before the next step."""
@@ -65,6 +80,10 @@ class DiskPhase(ABC):
     @abstractmethod
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration. If the master cannot be read it raises, and no waiting row is lost."""
+
+    def end(self, ending: bool) -> None:
+        """Whether no more rows come before all that wait are answered."""
+        self.ending = ending
 
     def make_room(self, rows: int, size: int) -> None:
         """Waiting rows of a snapshot are to come, `size` bytes of them."""
@@ -110,7 +129,7 @@ class DiskPhase(ABC):
         return
 
     # What a snapshot needs beyond the rows themselves.
-    def ages(self, slots: I32) -> I64:
+    def waited(self, slots: I32) -> I64:
         """How long these have waited, as the phase counts it."""
         return np.zeros(len(slots), np.int64)
 

@@ -114,7 +114,7 @@ class Fetch(Sweep):
 class FetchNow(Fetch):
     """inlj and cinlj: rows are answered in the call that brings them."""
 
-    waits = False
+    answers_at_once = True
     borrows = False
 
     def room(self) -> int:

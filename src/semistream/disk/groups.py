@@ -7,14 +7,12 @@ one cycle. (The papers cache single tuples, which answers a duplicate key with s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..budget import Ledger
-from ..front import Front, new_rows
+from ..front import Front, Groups, new_rows
 from ..kernels import multimap
 from ..master import Master, Pages
 from ..rows.chunks import Chunks
@@ -26,21 +24,7 @@ I32 = NDArray[np.int32]
 CANDIDATE_BYTES = 8 + 4 + 8 + 9 * 4  # code, uses, links and their table
 
 
-@dataclass
-class Found:
-    """Key groups seen in one probe: where each begins and how many rows it has."""
-
-    codes: I64
-    uses: I32  # waiting rows that asked for it
-    start: I64
-    count: I32
-
-    def without(self, codes: list[int]) -> Found:
-        keep = ~np.isin(self.codes, codes)
-        return Found(self.codes[keep], self.uses[keep], self.start[keep], self.count[keep])
-
-
-def groups_of(codes: I64, loc: I64) -> Found:
+def groups_of(codes: I64, loc: I64) -> Groups:
     """Pairs (code of a waiting row, location of a master row) in page order, as key groups."""
     change = np.flatnonzero(codes[1:] != codes[:-1]) + 1
     heads = np.concatenate([[0], change]) if len(codes) else change
@@ -48,10 +32,8 @@ def groups_of(codes: I64, loc: I64) -> Found:
     other_row = np.ones(len(loc), np.int64)
     other_row[1:] = loc[1:] != loc[:-1]
     count = np.add.reduceat(other_row, heads) if len(heads) else pairs
-    return Found(
-        codes[heads], (pairs // np.maximum(1, count)).astype(np.int32), loc[heads],
-        count.astype(np.int32),
-    )  # fmt: skip
+    uses = (pairs // np.maximum(1, count)).astype(np.int32)
+    return Groups(codes[heads], loc[heads], count.astype(np.int32), uses)
 
 
 def shows_groups(master: Master) -> bool:
@@ -151,7 +133,7 @@ class Collector:
         rows = self._rows.gather(where[order])
         chunk = Chunks.of(pa.RecordBatch.from_arrays(rows, schema=self._schema))
         start = np.where(count > 0, np.cumsum(count) - count, -1).astype(np.int64)
-        self._front.offer(self._codes, self._uses, start, count, chunk)
+        self._front.offer(Groups(self._codes, start, count, self._uses), chunk)
         self._begin(seen)
 
     def reset(self) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..front import Groups
 from ..kernels import search
 from ..master import Pages
 from .base import Parts
@@ -30,7 +31,8 @@ SAMPLE = 4096
 
 
 class Lookup(Sweep):
-    waits = borrows = goes_round = False
+    borrows = goes_round = False
+    answers_at_once = True
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -80,7 +82,8 @@ class Lookup(Sweep):
         if front.learns:
             some = slice(SAMPLE if front.asleep else None)
             distinct, at, uses = np.unique(codes[some], return_index=True, return_counts=True)
-            front.offer(distinct, uses.astype(np.int32), start[at], count[at], view.columns)
+            groups = Groups(distinct, start[at], count[at], uses.astype(np.int32))
+            front.offer(groups, view.columns)
 
     def _run(self, slots: I32, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Consecutive rows that ask for the same pages."""

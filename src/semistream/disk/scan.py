@@ -188,15 +188,15 @@ class Scan(DiskPhase):
             return
         found = groups_of(codes, loc)
         if self._collector is not None:
-            self._collector.want(found.codes, found.uses)
+            self._collector.want(found.codes, found.uses.astype(np.int32, copy=False))
             return
         if not self.parts.master.describe().unique:
             first, last = pages.bounds
             edges = [int(first[0]), int(last[-1])]
             edges += [int(found.codes[0])] if went_on else []
             edges += [int(found.codes[-1])] if goes_on else []
-            found = found.without(edges)
-        self.parts.front.offer(found.codes, found.uses, found.start, found.count, pages.columns)
+            found = found.part(~np.isin(found.codes, edges))
+        self.parts.front.offer(found, pages.columns)
 
     def _expire(self) -> Iterator[pa.RecordBatch]:
         """Rows that have met the whole master leave; those without a match are reported now."""
@@ -215,7 +215,7 @@ class Scan(DiskPhase):
             self._collector.reset()
         self._meets = False
 
-    def ages(self, slots: I32) -> I64:
+    def waited(self, slots: I32) -> I64:
         age = np.zeros(self.parts.backlog.capacity, np.int64)
         for some, tickets, stamp in self._queue:
             here = some[self.parts.backlog.ticket[some] == tickets]

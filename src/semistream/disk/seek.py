@@ -250,4 +250,4 @@ class Seek(Sweep):
     def _tell(self, slots: I32, pages: Pages, loc: I64) -> None:
         if self.parts.front.learns and len(slots):
             found = groups_of(self.parts.backlog.codes[slots], loc)
-            self.parts.front.offer(found.codes, found.uses, found.start, found.count, pages.columns)
+            self.parts.front.offer(found, pages.columns)

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..front import Groups
 from ..kernels import search
 from ..master import Pages, page_blocks
 from ..planning.laws import PARTS
@@ -42,7 +43,7 @@ class Sweep(DiskPhase):
         super().__init__(parts)
         self._own_bytes = parts.backlog.limit
         self._borrows = self.borrows and not parts.steady
-        parts.front.patient = self._borrows
+        parts.front.let_others_wake_it(self._borrows)
         self._view = parts.master.view(self.columns)
         # Where nothing is read, where answers are held until all older rows have theirs, and where
         # rows are shed by step, a step answers everything.
@@ -86,7 +87,7 @@ class Sweep(DiskPhase):
         super().reset()
         self._done, self._parts_done, self._overdue = None, 0, False
 
-    def ages(self, slots: I32) -> I64:
+    def waited(self, slots: I32) -> I64:
         """Rows that came after each of these, itself included."""
         age: I64 = self.parts.backlog.arrivals - self.parts.backlog.ticket[slots]
         return age
@@ -96,7 +97,7 @@ class Sweep(DiskPhase):
 
     def restore(self, state: dict[str, Any], slots: I32, ages: I64) -> None:
         self._done = state.get("done")
-        self._overdue = bool(state.get("overdue") or (ages > self.ages(slots)).any())
+        self._overdue = bool(state.get("overdue") or (ages > self.waited(slots)).any())
 
     def _all_at_once(self, slots: I32) -> bool:
         """Where no more rows come, where one is over age, and where memory is to change hands, for
@@ -106,7 +107,7 @@ class Sweep(DiskPhase):
         front, backlog = self.parts.front, self.parts.backlog
         lends = front.wants_to_wake or backlog.limit != self._own_bytes + front.spare
         waited = max(len(slots), PARTS * self._part_rows)
-        late = self.ages(slots).max() > LATE * waited
+        late = self.waited(slots).max() > LATE * waited
         return bool(late or (self._borrows and lends))
 
     def _part(self, codes: I64) -> tuple[slice, int | None]:
@@ -184,7 +185,7 @@ class Sweep(DiskPhase):
         nothing = np.full(len(codes), -1, np.int64)
         count, uses = np.zeros(len(codes), np.int32), np.ones(len(codes), np.int32)
         backlog = self.parts.backlog
-        self.parts.front.offer(codes, uses, nothing, count, backlog.chunks)
+        self.parts.front.offer(Groups(codes, nothing, count, uses), backlog.chunks)
         yield from self.parts.output.unmatched(backlog.chunks, backlog.loc[slots])
         backlog.remove(slots)
 
@@ -275,4 +276,5 @@ class Sweep(DiskPhase):
         if whole is not None and not whole.all():
             keep = whole[heads]
             heads, uses = heads[keep], uses[keep]
-        self.parts.front.offer(codes[heads], uses, start[heads], count[heads], pages.columns)
+        groups = Groups(codes[heads], start[heads], count[heads], uses)
+        self.parts.front.offer(groups, pages.columns)

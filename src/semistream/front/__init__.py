@@ -2,14 +2,16 @@
 
 from .base import Front, Hits
 from .cache import MOST_GROUP, KeyGroups
-from .expiring import AgingGroups
+from .expiring import ExpiringGroups
 from .segments import new_rows
+from .table import Groups
 from .whole import load_whole, pinned_block, pinned_front
 
 __all__ = [
     "MOST_GROUP",
-    "AgingGroups",
+    "ExpiringGroups",
     "Front",
+    "Groups",
     "Hits",
     "KeyGroups",
     "load_whole",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..master import Master
 from ..rows.chunks import Chunks
 from ..rows.records import Records
+from .table import Groups
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -29,7 +30,6 @@ class Front:
     complete = False  # True: what is not here is nowhere
     learns = False  # True: it wants to be told what the disk phase finds
     asleep = False  # True: not to be asked now; it watches whether keys repeat
-    patient = False  # True: somebody else wakes it, who has borrowed its memory
     wants_to_wake = False
     rows: Chunks | Records  # where the locations in `Hits` point
 
@@ -53,6 +53,9 @@ class Front:
         asked for most, these first."""
         return None
 
+    def let_others_wake_it(self, others: bool) -> None:
+        """Whether somebody else wakes it, who borrows its memory while it sleeps."""
+
     def sleep(self) -> None:
         """Give all memory back."""
 
@@ -62,8 +65,8 @@ class Front:
     def watch_at_least(self, rows: int) -> None:
         """Whether keys repeat cannot be seen from fewer answered rows than these."""
 
-    def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
-        """Distinct codes that the disk phase just answered, and how many rows asked for each."""
+    def offer(self, groups: Groups, pages: Chunks) -> None:
+        """Distinct groups that the disk phase just answered, and how many rows asked for each."""
 
     def absent(self, codes: I64) -> None:
         """Codes that the master does not have, as a whole answer has shown."""

@@ -14,6 +14,7 @@ waiting rows where they can use it, and watches for repetition.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,11 @@ class KeyGroups(Front):
         self._schema, self._ledger = schema, ledger
         self._row_bytes, self._first_threshold = row_bytes, threshold
         self._cycle = 0  # rows to watch at least, behind a scan
-        self._plan(limit)
+        self._others_wake_it = False
+        self._make_room_for(limit)
         self.clear()
 
-    def _plan(self, limit: int) -> None:
+    def _make_room_for(self, limit: int) -> None:
         """How much of what `limit` bytes have room for."""
         self._limit = limit
         self._groups = max(SEGMENTS + 2, limit // (self._row_bytes + ENTRY_BYTES))
@@ -96,7 +98,7 @@ class KeyGroups(Front):
 
     def resize(self, limit: int) -> None:
         """Where there is no room for the old table beside the new one, it begins anew."""
-        self._plan(limit)
+        self._make_room_for(limit)
         if self.asleep:
             return
         held = self._bytes()
@@ -114,7 +116,7 @@ class KeyGroups(Front):
     def _remember(self, groups: Groups) -> None:
         """These leave; how frequent they were is remembered."""
         self._evicted += len(groups.codes)
-        self._ghosts.put(groups.codes, groups.uses)
+        self._ghosts.put(groups.codes, groups.uses.astype(np.uint32, copy=False))
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -143,16 +145,17 @@ class KeyGroups(Front):
     def watch_at_least(self, rows: int) -> None:
         self._cycle = rows
 
-    def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
+    def offer(self, groups: Groups, pages: Chunks) -> None:
         """What cannot be kept after all leaves the cache empty: it changes speed only, and whoever
         offers is in the middle of an answer."""
         try:
-            self._offer(codes, uses, start, count, pages)
+            self._offer(groups, pages)
         except RECOVERABLE:
             self.clear()
 
-    def _offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
-        rows = int(uses.sum())
+    def _offer(self, groups: Groups, pages: Chunks) -> None:
+        codes, count = groups.codes, groups.count
+        rows = int(groups.uses.sum())
         self._watched += rows
         self._repeated += rows - len(codes)
         self._stepped = True
@@ -161,7 +164,7 @@ class KeyGroups(Front):
         missing = count == 0
         if missing.any():
             self.absent(codes[missing])
-        estimate = self._ghosts.add(codes, uses)
+        estimate = self._ghosts.add(codes, groups.uses.astype(np.int32, copy=False))
         self._age()
         self._move_threshold()
         worth = self._worth() if self.full else self.threshold
@@ -170,7 +173,7 @@ class KeyGroups(Front):
             wanted = wanted[np.argsort(-estimate[wanted], kind="stable")]
             # It is here because it was just seen: that once tells nothing of how frequent it is.
             again = np.maximum(1, estimate[wanted] - 1)
-            self._segments.admit(codes[wanted], again, start[wanted], count[wanted], pages)
+            self._segments.admit(replace(groups.part(wanted), uses=again), pages)
 
     def _worth(self) -> int:
         """How often a code must have been seen to compete for the place of another."""
@@ -190,10 +193,13 @@ class KeyGroups(Front):
         self._watched = self._repeated = 0
         if self.asleep and share > AWAKE:
             self.wants_to_wake = True
-            if not self.patient:
+            if not self._others_wake_it:
                 self.clear()
         elif not self.asleep and share < ASLEEP:
             self.sleep()
+
+    def let_others_wake_it(self, others: bool) -> None:
+        self._others_wake_it = others
 
     def sleep(self) -> None:
         """Give all memory back."""

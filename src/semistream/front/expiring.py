@@ -21,6 +21,7 @@ from ..budget import Ledger
 from ..master import Master
 from ..rows.chunks import Chunks
 from .cache import KeyGroups
+from .table import Groups
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -28,7 +29,7 @@ SHARE = 8  # one part in so many of the front stage is for the log
 ENTRY = 160  # bytes of an entry besides its codes
 
 
-class AgingGroups(KeyGroups):
+class ExpiringGroups(KeyGroups):
     def __init__(
         self,
         schema: pa.Schema,
@@ -78,9 +79,9 @@ class AgingGroups(KeyGroups):
         while self._logged > self._log_limit:
             self._forget_oldest()
 
-    def offer(self, codes: I64, uses: I32, start: I64, count: I32, pages: Chunks) -> None:
-        super().offer(codes, uses, start, count, pages)
-        self._note(codes)
+    def offer(self, groups: Groups, pages: Chunks) -> None:
+        super().offer(groups, pages)
+        self._note(groups.codes)
 
     def absent(self, codes: I64) -> None:
         super().absent(codes)

@@ -11,6 +11,7 @@ A chunk never changes: groups that stay are copied into a new one, in bulk and r
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -74,38 +75,35 @@ class Segments:
         self.cutoff //= 2
         self.table.halve()
 
-    def admit(self, codes: I64, estimate: I32, start: I64, count: I32, pages: Chunks) -> None:
+    def admit(self, groups: Groups, pages: Chunks) -> None:
         """Copy groups into young chunks, most frequent first; a full young generation competes
         with the segments."""
         if self.segment_bytes == 0:
             return
-        loc = group_rows(pages, start, count)
-        rows = np.concatenate([[0], np.cumsum(count, dtype=np.int64)])
+        loc = group_rows(pages, groups.start, groups.count)
+        rows = np.concatenate([[0], np.cumsum(groups.count, dtype=np.int64)])
         size = pages.widths(loc)[rows] + RECORD_BYTES * rows  # of the first i groups
         at = 0
-        while at < len(codes):
+        while at < len(groups.codes):
             room = self.segment_bytes - sum(self._sizes[c] for c in self._young)
             fit = int(np.searchsorted(size, size[at] + room, "right")) - 1
             fit = min(fit, at + self.segment_groups - self._young_groups)
             if fit > at and len(self._young) < YOUNG_CHUNKS:
-                part = slice(at, fit)
-                self._store(
-                    codes[part], count[part], estimate[part], pages, loc[rows[at] : rows[fit]]
-                )
+                self._store(groups.part(slice(at, fit)), pages, loc[rows[at] : rows[fit]])
                 at = fit
             elif self._young:
                 self._consolidate()
                 if self.full:
-                    end = int(np.searchsorted(-estimate, -self.cutoff, "left"))
-                    codes, count, estimate = codes[:end], count[:end], estimate[:end]
+                    end = int(np.searchsorted(-groups.uses, -self.cutoff, "left"))
+                    groups = groups.part(slice(0, end))
             else:
                 at += 1  # wider than a segment: never cached
 
-    def _store(self, codes: I64, count: I32, uses: I32, pages: Chunks, loc: I64) -> None:
+    def _store(self, groups: Groups, pages: Chunks, loc: I64) -> None:
         chunk, where = self._new_chunk(pages, loc)
         self._young.append(chunk)
-        self._young_groups += len(codes)
-        self.table.put(Groups(codes, _heads(where, count), count, uses.astype(np.uint32)))
+        self._young_groups += len(groups.codes)
+        self.table.put(replace(groups, start=_heads(where, groups.count)))
 
     def _new_chunk(self, source: Chunks | Records, loc: I64) -> tuple[int, I64]:
         """Copy rows into a chunk of their own; returns its number and where each row is."""
@@ -195,8 +193,7 @@ class Segments:
         kept = groups.part(slice(min(most, self.segment_groups)))
         loc = group_rows(self.rows, kept.start, kept.count)
         segment, where = self._new_chunk(self.rows, loc)
-        kept.start = _heads(where, kept.count)
-        self.table.put(kept)
+        self.table.put(replace(kept, start=_heads(where, kept.count)))
         self._sealed[segment] = len(kept.codes)
         return groups.part(slice(len(kept.codes), None))
 

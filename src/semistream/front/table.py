@@ -17,14 +17,14 @@ SHUFFLE = np.uint64(0xD1B54A32D192ED03)  # not the table's own mix
 BLOCK = 1 << 14  # slots looked at together
 
 
-@dataclass
+@dataclass(frozen=True)
 class Groups:
-    """Some entries of the table."""
+    """Some key groups: all master rows of each of these codes, one after another."""
 
     codes: I64
     start: I64  # location of the group's first row
     count: I32  # its rows
-    uses: U32
+    uses: U32 | I32  # how often it was asked for
 
     def and_these(self, more: Groups) -> Groups:
         """These groups, then some more."""
@@ -33,7 +33,7 @@ class Groups:
         pairs = zip(vars(self).values(), vars(more).values(), strict=True)
         return Groups(*(np.concatenate(pair) for pair in pairs))
 
-    def part(self, which: slice | NDArray[np.bool_]) -> Groups:
+    def part(self, which: slice | NDArray[np.bool_] | I64) -> Groups:
         return Groups(self.codes[which], self.start[which], self.count[which], self.uses[which])
 
 
@@ -52,7 +52,8 @@ class GroupTable:
 
     def put(self, groups: Groups) -> None:
         """Insert groups, or move those that are there to their new place."""
-        self.used += table.put(groups.codes, groups.start, groups.count, groups.uses, self._slots)
+        uses = groups.uses.astype(np.uint32, copy=False)
+        self.used += table.put(groups.codes, groups.start, groups.count, uses, self._slots)
 
     def drop(self, codes: I64) -> None:
         """Remove those of these codes that are here."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import chain
+from time import perf_counter
 
 import pyarrow as pa
 
@@ -12,12 +13,35 @@ from ..errors import StateError
 from ..rows.failures import RECOVERABLE, Failure
 
 
-class Turns:
+class Stopwatch:
+    """Time spent at work: between calls it stands still."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self.clock = clock
+        self._spent = 0.0
+        self._begun: float | None = None
+
+    def __enter__(self) -> None:
+        self._begun = self.clock()
+
+    def __exit__(self, *_: object) -> None:
+        self._spent, self._begun = self.seconds, None
+
+    @property
+    def seconds(self) -> float:
+        return self._spent + (self.clock() - self._begun if self._begun is not None else 0.0)
+
+
+class Calls:
     def __init__(self, watch: AbstractContextManager[object]) -> None:
         """`watch` is entered while there is work."""
         self.closed = False
         self._watch = watch
         self.forget()
+
+    def close(self) -> None:
+        """No call can begin any more."""
+        self.closed = True
 
     def forget(self) -> None:
         """Unread output and a failure count no more."""

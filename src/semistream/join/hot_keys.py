@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import SpecError
-from ..front import MOST_GROUP
+from ..front import MOST_GROUP, Groups
 from ..master import find_rows
 from ..rows.chunks import Chunks
 from ..safety import SealError, seal, unseal
@@ -25,7 +25,7 @@ FEW = 16  # codes that are looked up at first
 ROOM = 8  # one part in so many of what waiting rows may take, for the rows of one portion
 
 
-def save_learnt(engine: Engine | None, most: int | None) -> bytes:
+def save_hot_keys(engine: Engine | None, most: int | None) -> bytes:
     """The cached codes, most asked for first."""
     found = None if engine is None else engine.front.hot(most)
     if found is None or len(found[0]) == 0:
@@ -39,7 +39,7 @@ def save_learnt(engine: Engine | None, most: int | None) -> bytes:
     return seal("learnt", sink.getvalue().to_pybytes())
 
 
-def load_learnt(data: bytes) -> tuple[I64, I32]:
+def load_hot_keys(data: bytes) -> tuple[I64, I32]:
     try:
         with pa.ipc.open_stream(unseal("learnt", data)) as reader:
             table = reader.read_all().cast(SCHEMA)
@@ -100,9 +100,8 @@ def _bring(engine: Engine, codes: I64, uses: I32) -> int:
     heads = np.append(order, -1)[start]  # a group's rows are together, whatever their order
     heads[count == 0] = -1
     small = count <= MOST_GROUP
-    engine.front.offer(
-        codes[small], uses[small], heads[small], count[small].astype(np.int32), Chunks.of(rows)
-    )
+    groups = Groups(codes[small], heads[small], count[small].astype(np.int32), uses[small])
+    engine.front.offer(groups, Chunks.of(rows))
     engine.front.watch_anew()
     engine.ledger.set("read", 0)
     return count_bytes

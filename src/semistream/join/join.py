@@ -23,11 +23,11 @@ from ..rows.failures import Failure
 from ..rows.keys import On
 from ..safety import SealError, seal, unseal
 from ..spec import Condition, Params, Workload
-from .adapt import Adapting, Pace, Stopwatch, divide_anew
-from .calls import Turns
+from .adapt import Adapting, Pace, divide_anew
+from .calls import Calls, Stopwatch
 from .engine import Engine
-from .hot_keys import learn, load_learnt, save_learnt
-from .question import Question, ask, check_same_columns, stream_of
+from .hot_keys import learn, load_hot_keys, save_hot_keys
+from .question import Asked, Question, ask, check_same_columns, stream_of
 from .shed import Shedding, SheddingEngine, load_shed, restore_shed, save_shed, shed_target
 from .snapshot import Saved, load, save
 from .stats import Stats, stats_of
@@ -69,16 +69,26 @@ class SemiStreamJoin:
     ) -> None:
         if workload is None and stream_schema is not None:
             workload = stream_of(stream_schema)
-        asked = (params, suffix, condition, ordered, shed is not None, matched_column)
-        how_asked = (*asked, workload, validate)
-        question = ask(master, on, how, columns, algorithm, memory, *how_asked)
-        budget = question.budget
-        self.budget = budget  # in bytes, also where it was a share of the master
-
-        def again(newer: Master, name: str) -> Question:
-            return ask(newer, on, how, columns, name, budget, *how_asked)
-
-        self._ask_again, self._auto = again, algorithm == "auto"
+        asked = Asked(
+            master=master,
+            on=on,
+            how=how,
+            columns=columns,
+            algorithm=algorithm,
+            memory=memory,
+            params=params,
+            suffix=suffix,
+            condition=condition,
+            ordered=ordered,
+            sheds=shed is not None,
+            matched_column=matched_column,
+            workload=workload,
+            validate=validate,
+        )
+        question = ask(asked)
+        self.budget = question.budget  # in bytes, also where it was a share of the master
+        self._asked = replace(asked, memory=self.budget)
+        self._auto = algorithm == "auto"
         self._own_master = not isinstance(master, Master)
         self._set_question(question)
         if adapt and shed is not None:
@@ -89,13 +99,14 @@ class SemiStreamJoin:
         if not isinstance(adapt, bool | Pace):
             raise SpecError(f"adapt={adapt!r}: give True, False or a Pace")
         self._pace = Pace() if adapt is True else adapt or None
-        self._watch, self._adapting = Stopwatch(clock), None  # type: Stopwatch, Adapting | None
+        self._watch = Stopwatch(clock)
+        self._adapting: Adapting | None = None
         self.shed, self._target = shed, shed_target(shed, question.algorithm.name)
         self._ledger = Ledger(self.budget)
         self._engine: Engine | None = None
         self._pushed: list[pa.RecordBatch] = []  # not yet the engine's: it could not be made
         self._guessed = False  # what the stream's columns are
-        self._turns = Turns(self._watch)
+        self._calls = Calls(self._watch)
         self._before = (self.master.traffic.pages, self.master.traffic.bytes)
         if stream_schema is not None:
             engine = self._engine_for(stream_schema)
@@ -113,7 +124,7 @@ class SemiStreamJoin:
         """Take a batch in now; returns the output that is complete now. Read all of it before the
         next call. After a SpecError or StateError the batch was refused; after any other error its
         rows are here, and the next call goes on with them."""
-        self._turns.ready()
+        self._calls.ready()
         if not isinstance(batch, pa.RecordBatch):
             raise SpecError(f"push takes a pyarrow RecordBatch, not {type(batch).__name__}")
         if self._engine is None:
@@ -145,7 +156,7 @@ class SemiStreamJoin:
     def _go_on(
         self, verb: Callable[[Engine], Iterator[pa.RecordBatch]]
     ) -> Iterator[pa.RecordBatch]:
-        self._turns.ready()
+        self._calls.ready()
         self._go_on_with_shed()
         if self._engine is None and not self._pushed:
             return iter(())
@@ -155,12 +166,12 @@ class SemiStreamJoin:
         """Answer everything that waits, then go on with the newest version of the master, or with
         `master`, a version of it. Cached rows that did not change stay. Read all of the output:
         the version moves when it ends."""
-        self._turns.ready()
+        self._calls.ready()
         self._go_on_with_shed()
         return self._begin(self._refresh(master))
 
     def _begin(self, work: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self._turns.take(self._encoded(work))
+        return self._calls.take(self._encoded(work))
 
     def _encoded(self, work: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Output with the dictionaries and views that the stream came with."""
@@ -186,21 +197,20 @@ class SemiStreamJoin:
         old, changed = self.master, master.changed_since(self.master)
         begin = (master.traffic.pages, master.traffic.bytes)  # what the move itself reads counts
         try:
-            question = self._ask_again(master, self.algorithm.name)
+            question = ask(replace(self._asked, master=master, algorithm=self.algorithm.name))
         except BudgetError:  # it has grown; "auto" may know another way
             if not self._auto:
                 raise
-            question = self._ask_again(master, "auto")
+            question = ask(replace(self._asked, master=master, algorithm="auto"))
         if self._engine is not None:
-            schema = question.design(self._engine.schema)[1].schema
-            if not schema.equals(self._engine.output.shape.schema):
+            schema = question.design(self._engine.schema).shape.schema
+            if not schema.equals(self._engine.design.shape.schema):
                 raise MasterError(
                     f"the columns of {master.describe().name} are others now, so the output would "
                     "change in the middle of the stream; start a new join"
                 )
             self._engine.move(question, changed)
-        pages, count = self._before
-        pages, count = old.traffic.pages - pages, old.traffic.bytes - count  # read so far
+        pages, count = self._read_so_far()
         self._set_question(question)
         self._before = (begin[0] - pages, begin[1] - count)
         if self._own_master:
@@ -210,7 +220,7 @@ class SemiStreamJoin:
     def close(self) -> None:
         """Let go of memory. Waiting rows are forgotten: drain first to have them answered."""
         self._last = self.stats
-        self._turns.closed = True
+        self._calls.close()
         if self._engine is not None and self._engine.order is not None:
             self._engine.order.close()
         self._engine = None
@@ -220,16 +230,16 @@ class SemiStreamJoin:
     def learnt(self, most: int | None = None) -> bytes:
         """Which keys the front stage has found to be popular, as bytes, for `learn`: all, or the
         `most` popular ones."""
-        return save_learnt(self._engine, most)
+        return save_hot_keys(self._engine, most)
 
     def learn(self, learnt: bytes) -> None:
         """Begin with the popular keys of another join on this master: their rows are read now, so
         that the front stage is not empty. It changes speed only. The stream's columns must be
         known: give stream_schema=, or push first; nothing may wait."""
-        self._turns.settled()
+        self._calls.settled()
         if learnt == b"":
             return
-        codes, uses = load_learnt(learnt)
+        codes, uses = load_hot_keys(learnt)
         if self._engine is None or self._engine.waiting:
             raise StateError("learn comes before rows wait: give stream_schema=, or drain first")
         learn(self._engine, codes, uses)
@@ -237,7 +247,7 @@ class SemiStreamJoin:
     def reset(self) -> None:
         """Forget waiting rows and unread output, keep what the front stage has learnt. Forgotten
         rows no longer count as rows in."""
-        self._turns.forget()
+        self._calls.forget()
         self._pushed.clear()
         if self._engine is not None:
             self._engine.reset()
@@ -253,19 +263,22 @@ class SemiStreamJoin:
         """The columns of the output; known after the first push, or from `stream_schema`."""
         if self._engine is None:
             raise StateError("the output's columns are known after the first push")
-        return self._engine.encodings.output_schema(self._engine.output.shape.schema)
+        return self._engine.encodings.output_schema(self._engine.design.shape.schema)
 
     @property
     def stats(self) -> Stats:
-        if self._turns.closed:
+        if self._calls.closed:
             return replace(self._last, waiting=0, arrived=0, buffered=0, bytes_held=0)
-        pages, count = self._before
-        read = self.master.traffic.pages - pages, self.master.traffic.bytes - count
-        stats = stats_of(self.algorithm.name, self._engine, self._ledger, *read)
+        stats = stats_of(self.algorithm.name, self._engine, self._ledger, *self._read_so_far())
         moves = self._adapting.divider.moves if self._adapting is not None else 0
         input = self._engine.input if self._engine is not None else ()
         arrived = sum(map(len, (*input, *self._pushed)))
         return replace(stats, seconds=self._watch.seconds, moves=moves, arrived=arrived)
+
+    def _read_so_far(self) -> tuple[int, int]:
+        """Pages and bytes of the master."""
+        pages, count = self._before
+        return self.master.traffic.pages - pages, self.master.traffic.bytes - count
 
     @property
     def division(self) -> dict[str, int]:
@@ -276,7 +289,7 @@ class SemiStreamJoin:
     def workload(self) -> Workload:
         """What the stream has been like of late: skew, orphans, size of rows, popularity of keys.
         With a budget of about a megabyte or less, only what counters say."""
-        if self._turns.closed:
+        if self._calls.closed:
             raise StateError("the join is closed; ask for its workload before")
         return workload_of(None if self._engine is None else self._engine.seen())
 
@@ -297,7 +310,7 @@ class SemiStreamJoin:
         """The output's columns for a stream with these columns. Raises what `push` would raise for
         names, types and budget, and allocates nothing."""
         encodings = Encodings(schema)
-        return encodings.output_schema(self._question.design(encodings.inside)[1].schema)
+        return encodings.output_schema(self._question.design(encodings.inside).shape.schema)
 
     def _engine_for(self, schema: pa.Schema) -> Engine:
         """The engine, made for these columns if there is none; else they must be the same."""
@@ -315,7 +328,8 @@ class SemiStreamJoin:
 
     def _check_columns(self, engine: Engine, schema: pa.Schema) -> None:
         if self._guessed and Encodings(schema).inside.types == engine.schema.types:
-            engine.encodings, self._guessed = Encodings(schema), False
+            engine.encode_as(schema)
+            self._guessed = False
         check_same_columns(engine.encodings.outside, schema)
 
     def _go_on_with_shed(self) -> None:
@@ -332,7 +346,7 @@ class SemiStreamJoin:
     def snapshot(self) -> bytes:
         """Waiting rows, rows of a push that failed, and counters as bytes. The front stage is not
         part of it: it changes speed only."""
-        self._turns.settled()
+        self._calls.settled()
         if self._engine is None and not self._pushed:
             return seal(_SNAPSHOT, b"")
         engine = self._running()
@@ -346,7 +360,7 @@ class SemiStreamJoin:
     def restore(self, snapshot: bytes) -> None:
         """Go on from a snapshot of a join with the same question on the same master version. With
         algorithm="auto" it goes on with the algorithm of that join."""
-        self._turns.settled()
+        self._calls.settled()
         if self.stats.rows_in > self.stats.shed_out:
             raise StateError("restore goes into a new join; this one has taken in rows")
         try:
@@ -362,11 +376,11 @@ class SemiStreamJoin:
             content, shed = load_shed(content)
         saved = load(content, self._identity())
         engine = self._engine_of(saved)
-        if saved.division is not None and engine.phase is not None:
+        if saved.division is not None:
             divide_anew(engine, saved.division)
         saved.refill(engine)
         engine.input.extend(saved.input)
-        vars(engine.counters).update(saved.counters)
+        engine.counters.set(saved.counters)
         if isinstance(engine, SheddingEngine):
             restore_shed(engine, shed)
 
@@ -379,7 +393,9 @@ class SemiStreamJoin:
                     f"{self.algorithm.name!r}; restore it into a join with algorithm="
                     f'"{saved.algorithm}" or "auto"'
                 )
-            self._set_question(self._ask_again(self.master, saved.algorithm))
+            self._set_question(
+                ask(replace(self._asked, master=self.master, algorithm=saved.algorithm))
+            )
             self._engine = None
         # Another machine, or this one calibrated since, may divide the memory in another way.
         params = replace(self.params, **saved.knobs)

@@ -29,6 +29,36 @@ from ..spec import (
 from .conditions import check_condition
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The arguments of a join, as they were given. `ask` makes a question of them."""
+
+    master: Source
+    on: On | None
+    how: str
+    columns: Sequence[str] | None
+    algorithm: str
+    memory: int | str
+    params: Params | None
+    suffix: str | None
+    condition: Condition | None
+    ordered: bool
+    sheds: bool
+    matched_column: str | None
+    workload: Workload | None
+    validate: str | None
+
+
+@dataclass(frozen=True)
+class Design:
+    """What follows from a question once the stream's columns are known."""
+
+    coder: KeyCoder
+    shape: Shape
+    split: Split
+    widest: int  # bytes of a stream row that there is room for
+
+
 @dataclass(frozen=True)
 class Question:
     """What to join with what, how, and within which budget."""
@@ -42,9 +72,7 @@ class Question:
     plan: Plan | None = None  # why this algorithm and these knobs; None: there was no choice
     at_most_one: bool = False  # a stream row with two matches is an error
 
-    def design(
-        self, schema: pa.Schema, widest: int = STREAM_ROW
-    ) -> tuple[KeyCoder, Shape, Split, int]:
+    def design(self, schema: pa.Schema, widest: int = STREAM_ROW) -> Design:
         """Check the question against the stream's columns and divide the memory, with room for
         stream rows of `widest` bytes."""
         info = self.master.describe()
@@ -64,7 +92,7 @@ class Question:
             self.spec.ordered,
             self.shed,
         )
-        return coder, shape, split, widest
+        return Design(coder, shape, split, widest)
 
     @property
     def caches(self) -> bool:
@@ -78,38 +106,31 @@ class Question:
         return params if self.caches else replace(params, front_share=0.0)
 
 
-def ask(
-    master: Source,
-    on: On | None,
-    how: str,
-    columns: Sequence[str] | None,
-    algorithm: str,
-    memory: int | str,
-    params: Params | None,
-    suffix: str | None,
-    condition: Condition | None,
-    ordered: bool,
-    sheds: bool,
-    matched: str | None = None,
-    workload: Workload | None = None,
-    validate: str | None = None,
-) -> Question:
+def ask(asked: Asked) -> Question:
     """The arguments of a join as a question; what cannot work is refused here."""
-    opened, pairs = master_and_key(master, on, condition)
+    condition, sheds = asked.condition, asked.sheds
+    opened, pairs = master_and_key(asked.master, asked.on, condition)
     info = opened.describe()
     spec = JoinSpec(
-        tuple(pairs), join_type(how), column_names(columns), suffix, condition, ordered, matched
+        on=tuple(pairs),
+        how=join_type(asked.how),
+        columns=column_names(asked.columns),
+        suffix=asked.suffix,
+        condition=condition,
+        ordered=asked.ordered,
+        matched=asked.matched_column,
     )
-    budget = parse_bytes(memory, info.bytes)
-    if sheds and ordered:
+    budget = parse_bytes(asked.memory, info.bytes)
+    if sheds and asked.ordered:
         raise SpecError(
             "ordered=True cannot keep its word where rows are shed and come back later; leave one "
             "of ordered= and shed= out"
         )
-    known, params, planned = facts(opened), params or Params(), None
+    known, params, planned = facts(opened), asked.params or Params(), None
+    algorithm = asked.algorithm
     free = condition is None and not sheds  # else memory is divided as the family's table says
     if algorithm == "auto" and free:
-        planned = _planned(known, spec, budget, params, workload, None)
+        planned = _planned(known, spec, budget, params, asked.workload, None)
         algorithm = planned.algorithm.name
     elif algorithm == "auto":
         algorithm = "sweepjoin" if condition is None else "rmeshjoin"
@@ -122,9 +143,9 @@ def ask(
     _check_master(opened, chosen)
     least_memory(chosen, known, budget, STREAM_ROW, sheds)
     if free and planned is None:
-        planned = _planned(known, spec, budget, params, workload, [chosen.name])
+        planned = _planned(known, spec, budget, params, asked.workload, [chosen.name])
     params = params if planned is None else planned.params
-    single = (at_most_one(validate) or opened.must_be_unique) and not info.unique
+    single = (at_most_one(asked.validate) or opened.must_be_unique) and not info.unique
     if single and not pairs:
         raise SpecError(
             "validate= is about keys, and this join has none; leave it out, or give on="

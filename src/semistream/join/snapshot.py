@@ -52,14 +52,14 @@ class Saved:
     def refill(self, engine: Engine) -> None:
         """Let the rows wait again, as far along as they were."""
         phase, inside = engine.phase, engine.schema
-        if phase is None or not self.waiting:
+        if not self.waiting:
             return
-        backlog, extended = phase.parts.backlog, []
+        backlog, extended = phase.backlog, []
         for batch in self.waiting:
             columns = batch.columns[: len(inside)]
             stream = pa.RecordBatch.from_arrays(columns, schema=inside)
-            encoded = engine.coder.encode(stream)
-            rows = engine.output.shape.extend(stream, encoded.arrays, 0)
+            encoded = engine.design.coder.encode(stream)
+            rows = engine.design.shape.extend(stream, encoded.arrays, 0)
             extended.append((rows, encoded.codes))
         count, size = sum(len(r) for r, _ in extended), sum(r.nbytes for r, _ in extended)
         phase.make_room(count, size)
@@ -86,7 +86,7 @@ def save(engine: Engine, algorithm: str, question: dict[str, Any], params: Param
         "algorithm": algorithm,
         "columns": base64.b64encode(engine.encodings.outside.serialize()).decode(),
         "counters": vars(engine.counters),
-        "phase": engine.phase.state() if engine.phase is not None else {},
+        "phase": engine.phase.state(),
         "knobs": {name: getattr(params, name) for name in KNOBS},
         "division": None if engine.division is None else asdict(engine.division),
     }
@@ -99,11 +99,11 @@ def save(engine: Engine, algorithm: str, question: dict[str, Any], params: Param
     return b"".join((lengths, text, waiting, unread))
 
 
-def _waiting(phase: DiskPhase | None, full: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _waiting(phase: DiskPhase, full: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Waiting rows, oldest first, in batches of bounded size."""
-    if phase is None or not len(phase.parts.backlog):
+    if not phase.waiting:
         return
-    backlog = phase.parts.backlog
+    backlog = phase.backlog
     slots, stream = backlog.oldest_first(), len(full) - len(_EXTRA)
     ends = backlog.chunks.widths(backlog.loc[slots])
     at = 0
@@ -112,7 +112,7 @@ def _waiting(phase: DiskPhase | None, full: pa.Schema) -> Iterator[pa.RecordBatc
         some = slots[at:stop]
         columns = backlog.take(some).columns[:stream]
         columns += [pa.array(backlog.matched[some]), pa.array(backlog.resume[some])]
-        columns.append(pa.array(phase.ages(some)))
+        columns.append(pa.array(phase.waited(some)))
         yield pa.RecordBatch.from_arrays(columns, schema=full)
         at = stop
 

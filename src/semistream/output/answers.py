@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,6 +36,11 @@ class Counters:
     front_hits: int = 0
     shed: int = 0  # rows moved out, those found at the start included
     reloaded: int = 0  # and brought back
+
+    def set(self, counts: Mapping[str, int]) -> None:
+        """Go on from these."""
+        for name, count in counts.items():
+            setattr(self, name, count)
 
 
 def duplicate_key(key: dict[str, object], count: int) -> DuplicateKeyError:

@@ -101,6 +101,23 @@ class Chunks:
         chunks.extend(batches)
         return chunks
 
+    @classmethod
+    def in_place(
+        cls,
+        schema: pa.Schema,
+        layout: list[Layout],
+        base: I64,
+        offsets: I64,
+        rows: I64,
+        has_nulls: list[bool],
+        array: Callable[[int, int], pa.Array],
+    ) -> Chunks:
+        """Chunks that lie in memory of somebody else's, at `base`, their buffers `offsets` on."""
+        chunks = cls(schema, layout)
+        chunks.base, chunks.offsets, chunks.rows = base, offsets, rows
+        chunks.has_nulls, chunks.array = has_nulls, array
+        return chunks
+
     # --- adding --------------------------------------------------------------------------------
 
     def append(self, batch: pa.RecordBatch) -> int:

@@ -1,13 +1,15 @@
-"""A join that adapts: what it counts goes to the hill climb (adapt.py), and what comes of it to the
-divider (dividing.py), always between two pieces or steps. The model (proposing.py) says where to
-look first.
+"""A join that adapts: what it counts goes to the hill climb (climb.py), and what comes of it to the
+divider (divide.py), always between two pieces or steps. The cost model says where to look first.
+
+    sample of the stream, or hits of the cache ──> Workload ──tune──> Division
+
+A join with too little memory for a sample, or with too much of it in the cache, still counts hits:
+the skew is the one at which the model's cache, of so many keys, has as many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from time import perf_counter
 
 from ...budget import Division
 from ...errors import SemiStreamError
@@ -15,33 +17,16 @@ from ...master import facts
 from ...planning import KNOWS, Case, Machine, this_machine, tune, workload_of
 from ...planning.laws import zipf
 from ...spec import Workload
+from ..calls import Stopwatch
 from ..engine import Engine
 from .climb import Climber, Knob, Pace, Period
-from .divide import Divider, cache_bytes
+from .divide import Divider
 
 MOST_SHARE = 0.95
 FEW = 16  # cached keys that say too little
 MOST_SKEW = 2.0
 CHANCE = 3  # times as many turnovers where it is chance how many rows a step answers
 MOST_ROWS = 16  # times the rows of a period: then it ends, also where no step was needed
-
-
-class Stopwatch:
-    """Time spent at work: between calls it stands still."""
-
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        self.clock = clock
-        self._spent, self._begun = 0.0, None  # type: float, float | None
-
-    def __enter__(self) -> None:
-        self._begun = self.clock()
-
-    def __exit__(self, *_: object) -> None:
-        self._spent, self._begun = self.seconds, None
-
-    @property
-    def seconds(self) -> float:
-        return self._spent + (self.clock() - self._begun if self._begun is not None else 0.0)
 
 
 class Adapting:
@@ -54,7 +39,7 @@ class Adapting:
         self._knobs = (False, False)
         self._last = self._now()
         self._steps = self._position = 0  # at the last look
-        engine.between = self.look
+        engine.between_steps(self.look)
 
     def _now(self) -> Period:
         """Counters since the beginning."""
@@ -93,7 +78,7 @@ class Adapting:
         than others."""
         steps, before = self._engine.steps, self._position
         stepped, self._steps = steps > self._steps, steps
-        self._position = self._engine.phase.position if self._engine.phase is not None else 0
+        self._position = self._engine.phase.position
         return stepped and self._position <= before
 
     def _over(self, complete: bool) -> bool:
@@ -101,9 +86,9 @@ class Adapting:
         engine, last = self._engine, self._last
         counters = engine.counters
         rows = counters.rows_matched + counters.rows_unmatched - last.rows
-        if rows < self._pace.rows or engine.phase is None:
+        if rows < self._pace.rows or not engine.phase.keeps:
             return False
-        turnover = self._pace.turnovers * engine.phase.parts.backlog.capacity
+        turnover = self._pace.turnovers * engine.slots
         turnover *= CHANCE if engine.question.algorithm.disk == "seek" else 1
         if rows > MOST_ROWS * (self._pace.rows + turnover):
             return True
@@ -166,15 +151,15 @@ def proposal(engine: Engine, machine: Machine, hit_share: float) -> Division | N
         stream_now(engine, hit_share),
         question.budget,
         free,
-        len(engine.output.shape.master),
+        len(engine.design.shape.master),
         question.spec.ordered,
     )
     try:
         split = tune(case, machine).split
     except SemiStreamError:  # such as a machine whose file lacks a cost: no reason to stop
         return None
-    whole = cache_bytes(engine.divided(Division(1.0, split.read)))
-    return Division(min(1.0, cache_bytes(split) / max(1, whole)), split.read)
+    whole = engine.divided(Division(1.0, split.read)).cache
+    return Division(min(1.0, split.cache / max(1, whole)), split.read)
 
 
 def stream_now(engine: Engine, hit_share: float) -> Workload:

@@ -9,11 +9,10 @@ enough have left.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ...budget import COLLECT, Division, Split
+from ...budget import COLLECT, Division
 from ...disk import Sweep
-from ...front import Front, KeyGroups
+from ...front import KeyGroups
+from ..build import master_row
 from ..engine import Engine
 
 
@@ -31,7 +30,7 @@ class Divider:
     def moves_cache(self) -> bool:
         """Whether cached rows or pages and waiting rows can take memory from each other."""
         engine = self._engine
-        if engine.phase is None or self._lent():
+        if not engine.phase.keeps or self._lent():
             return False
         pages = engine.split.pool and not engine.question.master.mapped
         groups = engine.question.algorithm.front == "groups"
@@ -42,7 +41,7 @@ class Divider:
         """Whether the size of a read matters and costs memory: a scan's, or hybridjoin's block."""
         engine = self._engine
         reads = engine.question.algorithm.disk in ("scan", "seek")
-        return reads and engine.phase is not None and not engine.question.master.mapped
+        return reads and not engine.question.master.mapped
 
     def _lent(self) -> bool:
         """The front stage sleeps, and waiting rows have its memory already."""
@@ -55,26 +54,24 @@ class Divider:
         if engine.split.pool:
             return 0.0
         whole = engine.divided(Division(1.0, engine.split.read)).front
-        least = KeyGroups.least(engine.master_row())
+        least = KeyGroups.least(master_row(engine.question.master))
         return least * COLLECT / (COLLECT - 1) * 1.2 / max(1, whole)
 
     @property
     def division(self) -> Division:
         """As it is now."""
         engine = self._engine
-        cache = cache_bytes(engine.split)
-        whole = cache_bytes(engine.divided(Division(1.0, engine.split.read)))
-        return engine.division or Division(min(1.0, cache / max(1, whole)), engine.split.read)
+        whole = engine.divided(Division(1.0, engine.split.read)).cache
+        share = min(1.0, engine.split.cache / max(1, whole))
+        return engine.division or Division(share, engine.split.read)
 
     # --- moving --------------------------------------------------------------------------------
 
     def ask(self, division: Division) -> None:
         """Divide in this way as soon as waiting rows allow it."""
-        phase = self._engine.phase
-        assert phase is not None
         self._wanted = division
         limit = self._engine.divided(division).backlog
-        phase.parts.backlog.towards = limit if limit < phase.parts.backlog.limit else None
+        self._engine.phase.backlog.shrink_towards(limit)
 
     @property
     def pending(self) -> bool:
@@ -82,62 +79,22 @@ class Divider:
 
     def settle(self) -> bool:
         """Divide anew if that is possible now. True: nothing is put off."""
-        phase, wanted = self._engine.phase, self._wanted
-        if wanted is None or phase is None:
+        if self._wanted is None:
             return True
-        split = self._engine.divided(wanted)
-        if self._lent() or not phase.parts.backlog.fits(split.backlog):
+        if self._lent() or not self._engine.divide(self._wanted):
             return False
         self._wanted = None
-        self._carry_over(split)
-        self._engine.division = wanted
         self.moves += 1
         return True
-
-    def _carry_over(self, split: Split) -> None:
-        engine, phase = self._engine, self._engine.phase
-        assert phase is not None
-        backlog = phase.parts.backlog
-        slots = backlog.oldest_first()
-        state, ages = phase.state(), phase.ages(slots)
-        shrinks = cache_bytes(split) < cache_bytes(engine.split)
-        engine.ledger.set("collect", 0)
-        engine.split = split
-        if shrinks:
-            self._resize_cache()
-        kept = backlog.carry(split.backlog)
-        if not shrinks:
-            self._resize_cache()
-        parts = replace(
-            phase.parts,
-            front=engine.front,
-            read_bytes=split.read,
-            pool_bytes=split.pool,
-            collect_bytes=split.front // COLLECT,
-        )
-        engine.phase = type(phase)(parts)
-        engine.phase.restore(state, kept, ages)
-        engine.phase.take_over(phase)
-
-    def _resize_cache(self) -> None:
-        engine = self._engine
-        assert engine.phase is not None
-        engine.phase.trim(engine.split.pool)
-        if engine.front.learns:
-            engine.front.resize(engine.front_bytes(engine.split))
-        elif type(engine.front) is Front and engine.question.algorithm.front == "groups":
-            engine.front = engine.make_front()[0]  # it was not worth having
-
-
-def cache_bytes(split: Split) -> int:
-    return split.front + split.pool
 
 
 def divide_anew(engine: Engine, division: Division) -> bool:
     """Divide an engine's memory now. False: more rows wait than there would be room for."""
+    if not engine.phase.keeps:
+        return False
     divider = Divider(engine)
     divider.ask(division)
     done = divider.settle()
-    if not done and engine.phase is not None:
-        engine.phase.parts.backlog.towards = None
+    if not done:
+        engine.phase.backlog.shrink_towards(None)
     return done

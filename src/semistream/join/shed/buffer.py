@@ -33,6 +33,10 @@ class StreamBuffer:
         self._ledger = ledger
         self._chunks: deque[_Chunk] = deque()
 
+    def set_limit(self, limit: int) -> None:
+        """Bytes that it may hold from now on; what is here stays."""
+        self.limit = limit
+
     def __len__(self) -> int:
         return self.rows
 

@@ -56,7 +56,9 @@ class Moves(Engine):
 
     def _build(self, widest: int, kept: Front | None = None) -> None:
         if len(self.buffer):  # its share may shrink: the newest rows go out first
-            self.buffer.limit = self._share(self.question.design(self.schema, widest)[2].stream)
+            self.buffer.set_limit(
+                self._share(self.question.design(self.schema, widest).split.stream)
+            )
             while self.buffer.bytes > self.buffer.limit and len(self.buffer) > 1:
                 self._put_tail(len(self.buffer.tail.rows))
         super()._build(widest, kept)
@@ -72,7 +74,7 @@ class Moves(Engine):
         self._place, self._origin = np.zeros(capacity, np.int32), np.zeros(capacity, np.int32)
         self._fixed = self._popularity.count.nbytes + self._place.nbytes + self._origin.nbytes
         self.ledger.set("shed", self._fixed)
-        self.buffer.limit = self.split.stream - self._fixed
+        self.buffer.set_limit(self.split.stream - self._fixed)
         self._choose = chooser(
             self._shedding.victims, lambda: self._place, self._popularity, self._shedding.seed
         )
@@ -83,8 +85,7 @@ class Moves(Engine):
 
     @property
     def backlog(self) -> Backlog:
-        assert self.phase is not None
-        return self.phase.parts.backlog
+        return self.phase.backlog
 
     @property
     def buffered(self) -> int:
@@ -144,7 +145,6 @@ class Moves(Engine):
 
     def _make_place(self, rows: pa.RecordBatch) -> bool:
         """Slots are free and bytes are not: victims have left holes, or the row is wide."""
-        assert self.phase is not None
         if self.phase.room() > 0 and self.waiting:
             # Rows that cannot come in are shed unseen, and few served rows then let few come in.
             spare = max(self._segment_bytes(), self.split.piece_rows * INTAKE_BYTES)
@@ -153,10 +153,10 @@ class Moves(Engine):
 
     def _widen(self, rows: pa.RecordBatch) -> bool:
         """The next row is wider than was planned for: plan anew, once nothing waits."""
-        if self.waiting or not self.phase or self.phase.room() <= 0:
+        if self.waiting or self.phase.room() <= 0:
             return False
         width = int(widths(rows.slice(0, 1))[1])
-        if width + ROOM_BYTES <= self._widest:
+        if width + ROOM_BYTES <= self.design.widest:
             return False
         self._build(width + ROOM_BYTES)
         return True

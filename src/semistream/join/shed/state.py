@@ -70,7 +70,7 @@ def restore_shed(engine: SheddingEngine, saved: SavedShed) -> None:
         _restore(engine, saved)
     except BaseException:  # a part of the rows is worse than none: nothing has happened
         engine.outside.take_back(before)
-        vars(engine.counters).update(vars(Counters()))
+        engine.counters.set(vars(Counters()))
         engine.reset()
         engine.counters.shed = engine.shed_out
         raise

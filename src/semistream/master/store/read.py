@@ -8,7 +8,7 @@ in flight. An object store knows only the second way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -184,13 +184,15 @@ class StorePages(Master):
 
     def _mapped_pages(self, start: int, stop: int, columns: Sequence[str]) -> Pages:
         part = slice(start, stop)
-        chunks = self._chunks(columns, self._base[part], self.index.buffers[part])
-        chunks.rows = self.index.rows[part]
-        chunks.array = lambda c, j: self._batch(start + c).column(columns[j])
+        base, buffers, rows = self._base[part], self.index.buffers[part], self.index.rows[part]
+
+        def array(c: int, j: int) -> pa.Array:
+            return self._batch(start + c).column(columns[j])
+
         return Pages(
-            columns=chunks,
-            codes=self._code_addresses(self._base[part], self.index.buffers[part]),
-            rows=self.index.rows[part],
+            columns=self._chunks(columns, base, buffers, rows, array),
+            codes=self._code_addresses(base, buffers),
+            rows=rows,
             numbers=np.arange(start, stop, dtype=np.int64),
             allocated=0,
             valid=self._valid(start, stop),
@@ -221,17 +223,15 @@ class StorePages(Master):
         self._check_content(numbers, parts, base, buffers)
         self.traffic.pages += len(numbers)
         self.traffic.bytes += int(length.sum())
-        chunks = self._chunks(columns, base, buffers)
-        chunks.rows = self.index.rows[numbers]
+        rows = self.index.rows[numbers]
 
         def array(c: int, j: int) -> pa.Array:
             return pa.ipc.read_record_batch(parts[c], self.design.stored).column(columns[j])
 
-        chunks.array = array
         return Pages(
-            columns=chunks,
+            columns=self._chunks(columns, base, buffers, rows, array),
             codes=self._code_addresses(base, buffers),
-            rows=self.index.rows[numbers],
+            rows=rows,
             numbers=numbers,
             allocated=arena.size + buffers.nbytes + 5 * 8 * len(numbers),
             valid=[self._valid(p, p + 1)[0] for p in numbers.tolist()],
@@ -253,15 +253,21 @@ class StorePages(Master):
     def _batch(self, page: int) -> pa.RecordBatch:
         return pa.ipc.read_record_batch(self._part(page), self.design.stored)
 
-    def _chunks(self, columns: Sequence[str], base: I64, buffers: I64) -> Chunks:
+    def _chunks(
+        self,
+        columns: Sequence[str],
+        base: I64,
+        buffers: I64,
+        rows: I64,
+        array: Callable[[int, int], pa.Array],
+    ) -> Chunks:
         self.check_columns(columns)
         schema = self.manifest.schema
         chosen = [schema.get_field_index(name) for name in columns]
         layout = [self._layouts[j] for j in chosen]
-        chunks = Chunks(pa.schema([schema.field(j) for j in chosen]), layout)
-        chunks.base, chunks.offsets = base, buffers
-        chunks.has_nulls = [_nullable(c, buffers) for c in layout]
-        return chunks
+        shown = pa.schema([schema.field(j) for j in chosen])
+        nullable = [_nullable(c, buffers) for c in layout]
+        return Chunks.in_place(shown, layout, base, buffers, rows, nullable, array)
 
     def _code_addresses(self, base: I64, buffers: I64) -> I64:
         return base + buffers[:, self._bounds.codes]
