@@ -1,4 +1,4 @@
-"""Which algorithm, and how the memory is divided among its parts."""
+"""How the memory of a join is divided among its parts, and the least that works."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CHUNK_BYTES = 512  # what a chunk of waiting rows costs besides its rows
 SMALL = 512  # a chunk of fewer rows is brought together with others
 FEW = 8  # so many of them at least, or enough for one that is not small
 SAMPLE_BYTES = 57_408  # of the samples that a running join keeps of its stream
-ENTRY_BYTES = 44  # of the front stage's table and sketch, per key
+ENTRY_BYTES = 44  # of the front stage's table and ghosts, per key
 
 
 def slot_bytes(linked: bool) -> int:

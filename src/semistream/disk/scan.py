@@ -17,7 +17,7 @@ identity: newer rows of the same key stay.
 
 meshjoin ties its buffer to the master: k equal reads bring it in, and a k-th of the window comes in
 per read. rmeshjoin (reconstructed from its abstract) unties them: the buffer follows from the
-memory and the device alone, and the last read of a cycle is short (see plan.py).
+memory and the device alone, and the last read of a cycle is short (see `read_size`).
 
 Ours: release="match" lets a row go when it matches, where the master's key is unique.
 """

@@ -1,5 +1,5 @@
 """What a join may ask of a front stage: hot master rows in memory, before anything touches the
-disk. `KeyGroups` (keygroups.py) learns which rows are hot; loading.py has those loaded at once."""
+disk. `KeyGroups` (cache.py) learns which rows are hot; whole.py has those loaded at once."""
 
 from __future__ import annotations
 

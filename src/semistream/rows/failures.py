@@ -3,7 +3,7 @@
 Answers come out of a chain of generators. An exception that passes through them ends them all, and
 what they had not answered yet is gone. So where something can fail after rows have begun to leave,
 the failure is yielded in the place of a batch: the chain stays as it is, the outermost reader
-raises the error (turns.py), and the next call goes on at the very same place.
+raises the error (join/calls.py), and the next call goes on at the very same place.
 """
 
 from __future__ import annotations

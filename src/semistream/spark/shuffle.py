@@ -1,7 +1,7 @@
 """Repartition the stream by key before the join, so that no two tasks need the same pages.
 
-The JVM hashes each row, an iterator UDF gives it a partition (spread.py), and Spark shuffles by
-that number. Only the keys and the hash go through Python.
+The JVM hashes each row, an iterator UDF gives it a partition (task/partition.py), and Spark
+shuffles by that number. Only the keys and the hash go through Python.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def proposal(engine: Engine, machine: Machine, hit_share: float) -> Division | N
 
 
 def stream_now(engine: Engine, hit_share: float) -> Workload:
-    """What the stream is like: as the sketch says, else as the hits say, else as is usual."""
+    """What the stream is like: as its sample says, else as the hits say, else as is usual."""
     known = workload_of(engine.seen())
     if known.skew_error is not None:
         return known

@@ -10,8 +10,8 @@ absent; all other tasks, and every replay, read what is written there.
 QUERY is the query's id, or the name that checkpoint.py has for a copy of it. MASTER stands for the
 master's path without links, as the driver sees it: a link to a store is that store.
 
-`store_expire.pinned_versions` reads these files too: a pinned version does not expire. Imports
-nothing of pyspark but in a task, where it is there anyway.
+`pinned_versions` in master/store/expire.py reads these files too: a pinned version does not expire.
+Imports nothing of pyspark but in a task, where it is there anyway.
 """
 
 from __future__ import annotations
