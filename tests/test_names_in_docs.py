@@ -233,20 +233,30 @@ def test_modules_that_modules_name_are_there(path: Path) -> None:
 # --- the packages in ARCHITECTURE ---------------------------------------------------------------
 
 
-def package_rows(text: str) -> dict[str, str]:
-    """What the table of packages says each is for."""
-    return dict(re.findall(r"^\| `([a-z/]+)/` \| (.*?) \| .* \|$", text, re.M))
+def package_rows(text: str) -> dict[str, tuple[str, list[str]]]:
+    """What the table of packages says each is for, and the names of its face."""
+    rows = re.findall(r"^\| `([a-z/]+)/` \| (.*?) \| (.*) \|$", text, re.M)
+    return {name: (contract, re.findall(r"`(\w+)`", face)) for name, contract, face in rows}
 
 
 def test_every_package_is_in_the_table_with_its_contract() -> None:
     """The first sentence of its docstring."""
-    said = package_rows((ROOT / "ARCHITECTURE.md").read_text())
+    rows = package_rows((ROOT / "ARCHITECTURE.md").read_text())
+    said = {name: contract for name, (contract, _) in rows.items()}
     contracts = {}
     for package in PACKAGES:
         words = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
         first = " ".join(words.split("\n\n")[0].split())
         contracts[package.relative_to(PACKAGE).as_posix()] = re.split(r"(?<=\.) ", first)[0]
     assert said == contracts
+
+
+def test_what_the_table_shows_of_a_package_is_in_its_face() -> None:
+    modules = the_code().modules
+    for name, (_, shown) in package_rows((ROOT / "ARCHITECTURE.md").read_text()).items():
+        package = name.replace("/", ".")
+        inside = {one for one in shown if f"{package}.{one}" in modules}
+        assert set(shown) - inside <= modules[package], name
 
 
 # --- and these tests can fail -------------------------------------------------------------------
@@ -312,9 +322,12 @@ def test_a_module_that_is_gone_is_found() -> None:
 
 def test_the_table_of_packages_is_read() -> None:
     text = (
-        "| `front/` | Hot rows. | `Front` |\n| `join/shed/` | Load. | `Shedding` |\n| x | y | z |"
+        "| `front/` | Hot rows. | `Front`, `Hits` |\n| `join/shed/` | Load. | ours |\n| x | y | z |"
     )
-    assert package_rows(text) == {"front": "Hot rows.", "join/shed": "Load."}
+    assert package_rows(text) == {
+        "front": ("Hot rows.", ["Front", "Hits"]),
+        "join/shed": ("Load.", []),
+    }
 
 
 def test_code_blocks_and_plain_words_are_left_alone() -> None:

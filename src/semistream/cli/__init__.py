@@ -1,4 +1,4 @@
-"""The command line. Here: demo, enrich, receive, package; the others are in `store` and `plan`."""
+"""The command line: `semistream COMMAND`. Here: demo, enrich, receive, package; the others are in `store` and `plan`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disk phases: how waiting rows meet the master."""
+"""Rows that wait, and how they meet the master: each is answered once, within one pass over it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A join's state as bytes: a JSON header, then Arrow streams. No pickle. The join seals them
-(sealed.py), so that damage is noticed before anything is read.
+(safety/sealed.py), so that damage is noticed before anything is read.
 
     header   which join this is, its counters and its division of memory, the stream's columns
     waiting  rows that wait, and for each: matched before, page to go on from, age

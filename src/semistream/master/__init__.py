@@ -1,4 +1,4 @@
-"""Master tables: what they can do (`base`) and where they live."""
+"""Tables to join with, wherever they are: ordered pages of rows, at one version."""
 
 from __future__ import annotations
 
