@@ -259,6 +259,19 @@ def test_what_the_table_shows_of_a_package_is_in_its_face() -> None:
         assert set(shown) - inside <= modules[package], name
 
 
+# --- DECISIONS ----------------------------------------------------------------------------------
+
+
+def too_long(text: str) -> list[str]:
+    """Entries of more than eight lines."""
+    entries = [one.partition("\n") for one in re.split(r"^### |^## .*\n", text, flags=re.M)[1:]]
+    return [title for title, _, words in entries if len(words.strip().splitlines()) > 8]
+
+
+def test_decisions_are_short() -> None:
+    assert too_long((ROOT / "DECISIONS.md").read_text()) == []
+
+
 # --- and these tests can fail -------------------------------------------------------------------
 
 
@@ -328,6 +341,11 @@ def test_the_table_of_packages_is_read() -> None:
         "front": ("Hot rows.", ["Front", "Hits"]),
         "join/shed": ("Load.", []),
     }
+
+
+def test_a_long_decision_is_found() -> None:
+    text = "# Decisions\n\n## `front/`\n\n### Short\n" + 8 * "why\n" + "\n### Long\n" + 9 * "why\n"
+    assert too_long(text) == ["Long"]
 
 
 def test_code_blocks_and_plain_words_are_left_alone() -> None:

@@ -1,4 +1,7 @@
-"""The command line: `semistream COMMAND`. Here: demo, enrich, receive, package; the others are in `store` and `plan`."""
+"""The command line: `semistream COMMAND`.
+
+Here: demo, enrich, receive, package; the others are in `store` and `plan`.
+"""
 
 from __future__ import annotations
 
