@@ -313,7 +313,7 @@ def test_a_stale_name_is_found(name: str) -> None:
         "front.cache",
         "semistream.planning.laws.zipf",
         "Segments.admit",
-        "AgingGroups.probe",  # of its base class
+        "ExpiringGroups.probe",  # of its base class
         "join.stats.rows_in",
         "join.drain()",
         "ss.Params(sketch=False)",
