@@ -17,8 +17,7 @@ from damage import outcomes
 from spark_data import master_table, task_of, warm_joins
 
 import semistream as ss
-from semistream.spark.task import hot_keys as hot
-from semistream.spark.task import joins as warm
+from semistream.spark.task import hot_keys, joins
 from semistream.spark.task.enrich import EnrichTask
 from semistream.spark.task.joins import BROKER
 from semistream.testing import assert_same_rows, oracle
@@ -98,7 +97,7 @@ def test_what_is_not_used_makes_room_and_comes_back_warm(stores, clock) -> None:
     for task in (a, b, a, b):
         run(task, sales())
     assert [join.budget for join in warm_joins()] == [350_000] * 2
-    clock[0] += warm.IDLE + 1
+    clock[0] += joins.IDLE + 1
     run(b, sales())
     (join,) = warm_joins()
     assert join.budget == 700_000
@@ -136,18 +135,18 @@ def test_a_worker_that_ended_is_followed_by_a_warm_one(stores, clock) -> None:
 
 def test_saving_is_rare_and_can_be_switched_off(stores, clock, monkeypatch) -> None:
     saved: list[Any] = []
-    monkeypatch.setattr(warm, "save_hot", lambda name, learnt: saved.append(learnt))
+    monkeypatch.setattr(joins, "save_hot", lambda name, learnt: saved.append(learnt))
     task = task_of(stores[0], memory=400_000)
     for _ in range(5):
         run(task, sales())
-        clock[0] += warm.SAVE / 4
+        clock[0] += joins.SAVE / 4
     assert len(saved) == 2
-    monkeypatch.setenv(hot.OFF, "off")
-    hot.save_hot("x", saved[0])
-    assert hot.load_hot("x") == b""
-    monkeypatch.delenv(hot.OFF)
-    hot.save_hot("x", saved[0])
-    assert hot.load_hot("x") == saved[0]
+    monkeypatch.setenv(hot_keys.OFF, "off")
+    hot_keys.save_hot("x", saved[0])
+    assert hot_keys.load_hot("x") == b""
+    monkeypatch.delenv(hot_keys.OFF)
+    hot_keys.save_hot("x", saved[0])
+    assert hot_keys.load_hot("x") == saved[0]
 
 
 def test_a_folder_that_cannot_be_used_costs_no_answer(stores, clock, monkeypatch, tmp_path) -> None:
@@ -158,19 +157,19 @@ def test_a_folder_that_cannot_be_used_costs_no_answer(stores, clock, monkeypatch
 
 
 def test_old_files_go(tmp_path) -> None:
-    for i in range(hot.MOST_FILES + 5):
-        hot.save_hot(f"join {i}", b"learnt")
-    assert len(list(Path(tempfile.gettempdir()).glob("*/hot-keys/*"))) == hot.MOST_FILES
-    assert hot.load_hot(f"join {hot.MOST_FILES + 4}") == b"learnt"
+    for i in range(hot_keys.MOST_FILES + 5):
+        hot_keys.save_hot(f"join {i}", b"learnt")
+    assert len(list(Path(tempfile.gettempdir()).glob("*/hot-keys/*"))) == hot_keys.MOST_FILES
+    assert hot_keys.load_hot(f"join {hot_keys.MOST_FILES + 4}") == b"learnt"
 
 
 def test_every_damaged_byte_of_a_file_is_a_miss() -> None:
-    hot.save_hot("join", b"learnt")
+    hot_keys.save_hot("join", b"learnt")
     (kept,) = Path(tempfile.gettempdir()).glob("*/hot-keys/*.hot")
 
     def use(raw: bytes) -> bytes:
         kept.write_bytes(raw)
-        found = hot.load_hot("join")
+        found = hot_keys.load_hot("join")
         if not found:
             raise ss.DamagedError("a miss")
         return found
@@ -179,31 +178,31 @@ def test_every_damaged_byte_of_a_file_is_a_miss() -> None:
 
 
 def test_a_file_or_folder_that_others_could_have_written_is_a_miss() -> None:
-    hot.save_hot("join", b"learnt")
+    hot_keys.save_hot("join", b"learnt")
     (kept,) = Path(tempfile.gettempdir()).glob("*/hot-keys/*.hot")
     assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     for path in (kept, kept.parent, kept.parents[1]):
         before = path.stat().st_mode & 0o777
         path.chmod(0o777)
-        assert hot.load_hot("join") == b""
-        hot.save_hot(f"another {path}", b"theirs to read")
+        assert hot_keys.load_hot("join") == b""
+        hot_keys.save_hot(f"another {path}", b"theirs to read")
         path.chmod(before)
-        assert hot.load_hot("join") == b"learnt"
-        assert (hot.load_hot(f"another {path}") == b"") == (path is not kept)
+        assert hot_keys.load_hot("join") == b"learnt"
+        assert (hot_keys.load_hot(f"another {path}") == b"") == (path is not kept)
     moved = kept.rename(kept.parent / "elsewhere")
     kept.symlink_to(moved)
-    assert hot.load_hot("join") == b""
+    assert hot_keys.load_hot("join") == b""
 
 
 def test_what_killed_workers_were_writing_goes() -> None:
-    hot.save_hot("join", b"learnt")
+    hot_keys.save_hot("join", b"learnt")
     (kept,) = Path(tempfile.gettempdir()).glob("*/hot-keys/*.hot")
     ended = subprocess.Popen(["true"])
     ended.wait()
     mine, dead = (kept.with_suffix(f".{pid}.tmp") for pid in (os.getppid(), ended.pid))
     for half in (mine, dead):
         half.touch()
-    hot.save_hot("join", b"learnt more")
+    hot_keys.save_hot("join", b"learnt more")
     assert sorted(kept.parent.iterdir()) == sorted([kept, mine])
 
 
@@ -258,7 +257,7 @@ def test_what_was_learnt_and_does_not_work_is_forgotten(stores, clock, monkeypat
             raise ss.OverrunError("too much", 1)
 
     monkeypatch.setattr(ss.SemiStreamJoin, "learn", fails)
-    monkeypatch.setattr(warm, "save_hot", lambda name, learnt: None)
+    monkeypatch.setattr(joins, "save_hot", lambda name, learnt: None)
     run(task, sales(300, seed=9))
     assert not kept[0].exists()
     assert len(warm_joins()) == 1

@@ -19,7 +19,7 @@ from sample_data import DISK, build, least_memory, products, sales
 
 import semistream as ss
 from semistream.join.engine import Engine
-from semistream.output.answers import answers as output
+from semistream.output import answers
 from semistream.safety.sealed import Checked
 from semistream.testing import check_faults, oracle, rows_of
 
@@ -93,7 +93,7 @@ def test_the_check_finds_what_it_looks_for(where, tmp_path, monkeypatch) -> None
             return action()
             yield
 
-        monkeypatch.setattr(output, "attempt", no_attempt)
+        monkeypatch.setattr(answers, "attempt", no_attempt)
     else:
         take = Engine._take
 

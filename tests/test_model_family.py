@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import semistream as ss
 from semistream.errors import SpecError
-from semistream.planning.laws import family, sweeps, zipf
-from semistream.planning.laws import ssij as planned
+from semistream.planning.laws import family, ssij, sweeps, zipf
 from semistream.planning.laws.family import disk_work
 from semistream.planning.laws.setting import DiskWork, Setting
 from tests import model_simulator as simulator
@@ -182,7 +181,7 @@ def test_ssij_without_a_page_cache_matches_simulation(
     draws = simulator.Draws(100_000, skew, seed=3)
     page = simulator.page_of_rank(100_000, pages, ordered, draws.random)
     seen = simulator.Planned(draws, page, slots, pool=0).pages_per_row(46, 46)
-    law = planned.solve(slots, 100_000, pages, skew, ordered, pool_pages=0)
+    law = ssij.solve(slots, 100_000, pages, skew, ordered, pool_pages=0)
     # (Rows are over age after 23 phases, many pages at once: so count whole multiples of that.)
     assert law.pages_per_row == pytest.approx(seen, rel=0.06)
 
@@ -196,7 +195,7 @@ def test_ssij_with_a_page_cache_is_a_little_worse_than_its_model(
     draws = simulator.Draws(100_000, skew, seed=3)
     page = simulator.page_of_rank(100_000, 1000, ordered, draws.random)
     seen = simulator.Planned(draws, page, 60_000, pool=50).pages_per_row(15, 15)
-    law = planned.solve(60_000, 100_000, 1000, skew, ordered, pool_pages=50)
+    law = ssij.solve(60_000, 100_000, 1000, skew, ordered, pool_pages=50)
     assert 0.85 * seen < law.pages_per_row < 1.03 * seen
 
 

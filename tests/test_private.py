@@ -12,7 +12,7 @@ import pytest
 from damage import outcomes
 
 import semistream as ss
-from semistream.kernels import compile_cache as cache
+from semistream.kernels import compile_cache
 from semistream.safety import private
 from semistream.safety.private import is_private, private_folder, read_private, write_private
 from semistream.spark.task.hot_keys import scratch_folder
@@ -255,7 +255,7 @@ def places(tmp_path: Path, shared: Path, monkeypatch) -> dict[str, Path]:
 
 
 def look() -> Path | None:
-    return cache.code_folder.__wrapped__()
+    return compile_cache.code_folder.__wrapped__()
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_compiled_code_goes_to_the_first_private_folder(places, safe, chosen, ca
 
 def test_no_folder_at_all_is_no_reason_to_fail(monkeypatch, caplog) -> None:
     monkeypatch.setattr("numba.core.config.CACHE_DIR", "")
-    monkeypatch.setattr(cache, "cache_home", lambda: None)
-    monkeypatch.setattr(cache, "temporary_home", lambda: None)
+    monkeypatch.setattr(compile_cache, "cache_home", lambda: None)
+    monkeypatch.setattr(compile_cache, "temporary_home", lambda: None)
     assert look() is None
     assert "there is no folder for caches or temporary files; set NUMBA_CACHE_DIR" in caplog.text
 
@@ -311,7 +311,7 @@ def test_a_folder_that_was_prepared_for_a_victim_stays_empty(shared: Path, where
 
 def test_damaged_code_is_compiled_anew(tmp_path: Path) -> None:
     """Flipped bits in machine code must not run."""
-    kept = cache._Files(tmp_path, "kernel")
+    kept = compile_cache._Files(tmp_path, "kernel")
     kept.save("key", {"code": b"\x90\xc3"})
     (file,) = tmp_path.iterdir()
 
@@ -327,6 +327,6 @@ def test_damaged_code_is_compiled_anew(tmp_path: Path) -> None:
 
 
 def test_code_that_cannot_be_kept_is_still_there(tmp_path: Path) -> None:
-    nowhere = cache._Files(tmp_path / "gone", "kernel")
+    nowhere = compile_cache._Files(tmp_path / "gone", "kernel")
     nowhere.save("key", 1)
     assert nowhere.load("key") is None

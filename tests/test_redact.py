@@ -21,7 +21,7 @@ from shown import everything
 
 import semistream as ss
 from semistream.cli import main
-from semistream.master.sql.address import Place, Secret, parse_url
+from semistream.master.sql.address import Address, Secret, parse_url
 from semistream.master.sql.master import SqlMaster
 from semistream.master.storage.files import Options
 from semistream.safety.redact import HIDDEN, address, check_address, check_path, scrub
@@ -156,10 +156,10 @@ SHAPES = st.one_of(
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[None]:
     """Databases that nobody has are given up at once."""
-    before = Place.__init__.__defaults__
-    Place.__init__.__defaults__ = tuple(0.001 if d == 60.0 else d for d in before)
+    before = Address.__init__.__defaults__
+    Address.__init__.__defaults__ = tuple(0.001 if d == 60.0 else d for d in before)
     yield
-    Place.__init__.__defaults__ = before
+    Address.__init__.__defaults__ = before
 
 
 def calls(url: str) -> list[Any]:

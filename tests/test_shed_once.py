@@ -187,7 +187,7 @@ class Flaky(Folder):
 def test_a_target_that_fails_now_and_then(algorithm, seed, pread, tmp_path, monkeypatch) -> None:
     rng = random.Random(seed)
     target = Flaky(tmp_path, rng)
-    monkeypatch.setattr("semistream.join.shed_target", lambda *_: target)
+    monkeypatch.setattr("semistream.join.join.shed_target", lambda *_: target)
     stream = sales(rng, 6_000, STREAM_KEYS)
     run = Run(pread, ss.Shedding(tmp_path), algorithm=algorithm)
     moved = 0

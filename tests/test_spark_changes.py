@@ -20,12 +20,12 @@ from semistream.master.store import format as fmt
 from semistream.spark import (
     append_to_store,
     build_store,
+    change,
     delete_from_store,
     enrich,
     upsert_into,
     upsert_store,
 )
-from semistream.spark import change as module
 from semistream.spark.schema import spark_type
 from semistream.spark.task.write import CodeTask, ShardTask, _whole_codes
 from semistream.testing import assert_same_rows, check_master
@@ -95,16 +95,16 @@ def test_the_same_as_from_here(spark, tmp_path, kind) -> None:
     key = ["id", "part"] if kind == "int64" else "id"
     ours = ss.Store.create(tmp_path / "ours", start, key=key, page_bytes=512)
     local = ss.Store.create(tmp_path / "local", start, key=key, page_bytes=512)
-    for change in FROM_SPARK if kind in ("int64", "string") else ["upsert"]:
+    for verb in FROM_SPARK if kind in ("int64", "string") else ["upsert"]:
         keys: list[int | None] = [rng.randrange(120) for _ in range(40)] + [7] * 20
-        keys += [] if change == "upsert" else [None]
-        data = table(keys, kind, change)
+        keys += [] if verb == "upsert" else [None]
+        data = table(keys, kind, verb)
         df = frame(spark, data.cast(spark_types(data.schema)))
-        ours = FROM_SPARK[change](df, tmp_path / "ours", partitions=2)
-        names = data.column_names if change != "delete" else list(local.describe().key)
-        local = getattr(local, change)(data.select(names))
+        ours = FROM_SPARK[verb](df, tmp_path / "ours", partitions=2)
+        names = data.column_names if verb != "delete" else list(local.describe().key)
+        local = getattr(local, verb)(data.select(names))
         assert (ours.version, ours.describe().rows) == (local.version, local.describe().rows)
-        assert ours.manifest.operation == change
+        assert ours.manifest.operation == verb
     assert ours.verify() == ours.describe().pages
     content = pa.Table.from_batches(local.batches())
     check_master(ours, content, key)
@@ -249,8 +249,8 @@ def test_others_write_too(spark, store, monkeypatch, theirs, times) -> None:
         calls.append(written)
         return written
 
-    real = module.write_run
-    monkeypatch.setattr(module, "write_run", write_run)
+    real = change.write_run
+    monkeypatch.setattr(change, "write_run", write_run)
     newer = append_to_store(frame(spark, rows(range(10), "ours")), store)
     assert (newer.version, newer.describe().rows, len(calls)) == (3, 120, times)
     old, new = [(k, f"{k} old") for k in range(100)], [(k, f"{k} ours") for k in range(10)]
@@ -266,8 +266,8 @@ def test_the_version_expires_under_the_tasks(spark, store, monkeypatch) -> None:
             ss.Store.open(store).upsert(rows([1], "theirs")).compact().expire(older_than=0)
         return real(*arguments, **options)
 
-    real = module.write_run
-    monkeypatch.setattr(module, "write_run", write_run)
+    real = change.write_run
+    monkeypatch.setattr(change, "write_run", write_run)
     newer = append_to_store(frame(spark, rows([1], "ours")), store)
     assert newer.version == 4
     assert [name for key, name in content(store) if key == 1] == ["1 ours", "1 theirs"]
@@ -279,9 +279,9 @@ def test_others_are_always_faster(spark, store, monkeypatch) -> None:
         ss.Store.open(store).upsert(rows([1], "theirs"))
         return written
 
-    real = module.write_run
-    monkeypatch.setattr(module, "write_run", write_run)
-    monkeypatch.setattr(module, "ATTEMPTS", 2)
+    real = change.write_run
+    monkeypatch.setattr(change, "write_run", write_run)
+    monkeypatch.setattr(change, "ATTEMPTS", 2)
     with pytest.raises(ss.ConflictError, match="published by someone else"):
         upsert_store(frame(spark, rows([1], "ours")), store)
     assert (1, "1 theirs") in content(store)

@@ -13,11 +13,10 @@ from pyspark.sql import Row
 from spark_data import master_table, sales_table, task_of, warm_joins
 
 import semistream as ss
-from semistream.spark import BatchProgress
-from semistream.spark import reports as books
+from semistream.spark import BatchProgress, reports
 from semistream.spark.progress import entries_of, line
 from semistream.spark.reports import EXECUTIONS, KEPT, OPEN_BATCHES, OPEN_CALLS, Book, Reports
-from semistream.spark.task import counters as tallies
+from semistream.spark.task import counters
 from semistream.spark.task.counters import PHASES, Counting, Report, TaskTally
 from semistream.spark.task.enrich import EnrichTask
 from semistream.spark.task.joins import BROKER
@@ -48,7 +47,7 @@ class Sink(list[Report]):
 
 @pytest.fixture
 def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
-    monkeypatch.setattr(tallies, "_where", lambda: {"partition": 0})
+    monkeypatch.setattr(counters, "_where", lambda: {"partition": 0})
     monkeypatch.setattr(BROKER, "living", {})
     yield Sink()
     BROKER.drop(warm_joins())
@@ -147,7 +146,7 @@ def report(
     rows: int, partition: int = 0, *, query: str | None = "q", batch: int | None = 0,
     call: str = "c", root: int = 1, execution: str = "1", attempt: int = 0, app: str = "app",
 ) -> Report:  # fmt: skip
-    entry = {"master": "m", **dict.fromkeys(tallies.ADDED, 0), **dict.fromkeys(PHASES, 0.0)}
+    entry = {"master": "m", **dict.fromkeys(counters.ADDED, 0), **dict.fromkeys(PHASES, 0.0)}
     entry |= {"rows_in": rows, "bytes_held": 10, "peak_bytes": rows, "version_age": float(rows)}
     batch = None if query is None else batch
     return {
@@ -238,7 +237,7 @@ def test_a_report_that_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixtu
     assert "was left out" in caplog.text
     local = param.zero(book)
     assert param.addInPlace(local, [report(5)]) == [report(5)]
-    assert books.LOG.name == "semistream.spark"
+    assert reports.LOG.name == "semistream.spark"
 
 
 # --- Spark Connect --------------------------------------------------------------------------------

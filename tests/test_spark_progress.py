@@ -30,8 +30,7 @@ from spark_data import (
 )
 
 import semistream as ss
-from semistream.spark import BatchProgress, Dimension, enrich, progress
-from semistream.spark import progress as watch
+from semistream.spark import BatchProgress, Dimension, enrich, progress, watch
 from semistream.testing import oracle
 
 KEYS = [*range(2_000), *range(0, 2_000, 10), None]  # every tenth twice, one row without a key

@@ -11,7 +11,7 @@ from sketch_data import draws, master, stream
 
 import semistream as ss
 from semistream.budget.split import SAMPLE_BYTES, sample_bytes
-from semistream.join.join import sample as summary_module
+from semistream.planning import sample
 from semistream.planning.laws import zipf
 from semistream.planning.sample import KEYS, Generation, StreamSample
 from semistream.spec import Workload
@@ -32,7 +32,7 @@ def test_the_key_sample_counts_exactly(pieces) -> None:
     if generation.share == 1:
         assert kept == true
     assert set(generation.sample.tolist()) <= set(true)
-    assert len(generation.sample) == min(len(every), summary_module.ROWS)
+    assert len(generation.sample) == min(len(every), sample.ROWS)
 
 
 def test_the_row_sample_takes_every_row_with_the_same_chance() -> None:
@@ -42,9 +42,9 @@ def test_the_row_sample_takes_every_row_with_the_same_chance() -> None:
         generation.restart((0, 0))
         for begin in range(0, 50_000, 1000):
             generation.add(np.arange(begin, begin + 1000), spare)
-        assert len(set(generation.sample.tolist())) == summary_module.ROWS
+        assert len(set(generation.sample.tolist())) == sample.ROWS
         tenth += np.bincount(generation.sample // 5000, minlength=10)
-    expected = 20 * summary_module.ROWS / 10
+    expected = 20 * sample.ROWS / 10
     assert ((tenth - expected) ** 2 / expected).sum() < 27.9  # chi square, 9 degrees, 0.1 %
 
 
@@ -65,7 +65,7 @@ def test_a_running_join_knows_its_stream(algorithm, orphans) -> None:
         run(join, numbers)
         known = join.workload()
         assert join.stats.bytes_held >= SAMPLE_BYTES
-    whole = summary_module.WHOLE
+    whole = sample.WHOLE
     assert known.skew_error is not None
     assert abs(known.skew - 1) <= 3 * known.skew_error < 0.15
     assert known.orphans == pytest.approx(strange.mean())
@@ -78,7 +78,7 @@ def test_a_running_join_knows_its_stream(algorithm, orphans) -> None:
 
 
 def test_it_forgets(monkeypatch) -> None:
-    monkeypatch.setattr(summary_module, "GENERATION", 20_000)
+    monkeypatch.setattr(sample, "GENERATION", 20_000)
     opened = ss.open_master(master(5000), key="id")
     with ss.SemiStreamJoin(opened, "id", algorithm="sweepjoin", memory="8MB") as join:
         run(join, draws(1, 5000, 60_000, 1.3))
@@ -133,8 +133,8 @@ def test_only_some_rows_are_looked_at(rows) -> None:
         if summary.wants(rows, (0, 0)):
             summary.add(codes, usable, lambda: 8 * rows)
             looked += 1
-    whole, often = summary_module.WHOLE, summary_module.OFTEN
-    assert summary.rows <= 2 * max(whole, rows) + 1e6 / summary_module.ONE_IN + rows
+    whole, often = sample.WHOLE, sample.OFTEN
+    assert summary.rows <= 2 * max(whole, rows) + 1e6 / sample.ONE_IN + rows
     assert looked <= 2 * whole / rows + 1e6 / max(often, rows) + 2
     assert summary.keyed == pytest.approx(summary.rows / 2, rel=0.1)
     assert summary.bytes == 8 * summary.sized > 0

@@ -10,10 +10,8 @@ import pytest
 from sample_data import ALGORITHMS
 
 import semistream as ss
-from semistream.master.store import change as store_change
-from semistream.master.store import merge as store_merge
-from semistream.rows import chunks as columns
-from semistream.rows import sort as sorting
+from semistream.master.store import change, merge
+from semistream.rows import chunks, sort
 from semistream.rows.chunks import Chunks, one_batch
 from semistream.testing import assert_same_rows, check_join, check_master, rows_of
 
@@ -52,7 +50,7 @@ def test_many_batches_that_are_not_one() -> None:
 
 
 def test_a_master_in_memory_that_is_too_wide(monkeypatch) -> None:
-    monkeypatch.setattr(columns, "MOST_BYTES", 5_000)
+    monkeypatch.setattr(chunks, "MOST_BYTES", 5_000)
     table = pa.table({"id": range(20), "text": ["x" * 1_000] * 20})
     with pytest.raises(ss.SpecError, match="large_string"):
         ss.open_master(table, "id")
@@ -68,9 +66,9 @@ def test_a_master_in_memory_that_is_too_wide(monkeypatch) -> None:
 @pytest.mark.parametrize("limit", [1, 3_000])
 def test_pieces_end_between_keys(limit, text_key, spill_bytes, tmp_path, monkeypatch) -> None:
     """However few bytes a piece may have, all rows of a key are changed together."""
-    monkeypatch.setattr(sorting, "PIECE_BYTES", limit)
-    monkeypatch.setattr(store_change, "OLD_BYTES", limit)
-    monkeypatch.setattr(store_merge, "MERGE_BYTES", limit)
+    monkeypatch.setattr(sort, "PIECE_BYTES", limit)
+    monkeypatch.setattr(change, "OLD_BYTES", limit)
+    monkeypatch.setattr(merge, "MERGE_BYTES", limit)
     rng = random.Random(limit)
 
     def table(keys: list[int], what: str) -> pa.Table:
