@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from connect_server import connect_server  # noqa: F401 - fixture
 from hypothesis import settings
-from s3 import bucket, s3_endpoint  # noqa: F401 - fixtures
-from servers import mariadb, postgresql, proxy, server  # noqa: F401 - fixtures
+
+from tests.helpers.connect_server import connect_server  # noqa: F401 - fixture
+from tests.helpers.database_servers import mariadb, postgresql, proxy, server  # noqa: F401 - fixtures
+from tests.helpers.paths import LOG_CONFIG
+from tests.helpers.s3_server import bucket, s3_endpoint  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,12 +42,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     from pyspark.sql import SparkSession  # late: tests without Spark do not pay for it
 
-    log_config = Path(__file__).with_name("log4j2.properties").as_uri()
     config = {
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_config}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_CONFIG}",
         "spark.local.dir": str(tmp_path_factory.mktemp("local")),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",

@@ -8,12 +8,12 @@ import random
 
 import pyarrow as pa
 import pytest
-from sample_data import ALGORITHMS, build, products, sales
 
 import semistream as ss
 from semistream import errors
 from semistream.budget.ledger import Ledger, parse_bytes, show_bytes
 from semistream.testing import check_join
+from tests.helpers.sample_data import ALGORITHMS, build, products, sales
 
 EVERY = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)]
 

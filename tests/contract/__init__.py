@@ -1,0 +1,1 @@
+"""What every join must do: all algorithms, kinds of master and join types, one against another."""
