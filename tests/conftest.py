@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from tests.helpers.connect_server import connect_server  # noqa: F401 - fixture
 from tests.helpers.database_servers import mariadb, postgresql, proxy, server  # noqa: F401 - fixtures
-from tests.helpers.paths import LOG_CONFIG
+from tests.helpers.paths import LOG_CONFIG, TESTS
 from tests.helpers.s3_server import bucket, s3_endpoint  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
@@ -30,8 +30,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that need Spark take longest. They come first, so that two processes end together."""
+    """Files that need Spark take longest, also where a process of their own has it. They come
+    first, so that two processes end together."""
     with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    with_spark |= {item.path for item in items if TESTS / "spark" in item.path.parents}
     items.sort(key=lambda item: item.path not in with_spark)
 
 
