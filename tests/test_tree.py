@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 import semistream
+from tests.helpers.paths import TESTS
 
 ROOT = Path(semistream.__file__).parent
 PACKAGES = sorted(path.parent for path in ROOT.rglob("__init__.py"))
 MODULES = sorted(ROOT.rglob("*.py"))
 OPEN = ("rows", "kernels")  # whose modules anybody may import
+BESIDE = ("benchmarks", "contract", "docs", "experiments", "helpers")  # tests of no one package
 
 
 def _imports(path: Path, text: str) -> Iterator[tuple[int, Path, str]]:
@@ -76,3 +78,13 @@ def test_the_top_of_the_tree_is_short() -> None:
     shown = [p for p in ROOT.iterdir() if not p.name.startswith("_") and p.name != "py.typed"]
     assert sum(p.is_dir() for p in shown) <= 13
     assert sorted(p.name for p in shown if p.is_file()) == ["errors.py", "spec.py"]
+
+
+def test_tests_have_the_folders_of_the_package() -> None:
+    """Each is a package itself: files of equal names would be one module otherwise."""
+    folders = {path.parent for path in TESTS.rglob("test_*.py")}
+    assert [str(path) for path in folders if not (path / "__init__.py").exists()] == []
+    beside = {TESTS / name for name in BESIDE}
+    inside = [path.relative_to(TESTS) for path in folders if not beside & {path, *path.parents}]
+    assert len(inside) > 10
+    assert [str(path) for path in inside if not (ROOT / path / "__init__.py").exists()] == []

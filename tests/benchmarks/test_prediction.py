@@ -68,7 +68,7 @@ def test_the_summary_names_the_worst() -> None:
 @pytest.mark.parametrize("sketch", [True, False])
 @pytest.mark.parametrize("name", prediction.NAMES)
 def test_slots_are_predicted_exactly(name, sketch) -> None:
-    """Also where a summary of the stream takes some of the memory."""
+    """Also where a sample of the stream takes some of the memory."""
     table = workload.master_table(0, 20_000)
     master = ModelledMaster(MemoryMaster(table, workload.KEY), DEVICES["ssd"], ManualClock())
     stream = workload.stream_table(np.random.default_rng(1), 100, 20_000, 1.0)

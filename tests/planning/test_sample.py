@@ -127,16 +127,16 @@ def test_it_can_be_left_out_and_changes_no_result() -> None:
 @pytest.mark.parametrize("rows", [100, 1000, 10_000, 32_768])
 def test_only_some_rows_are_looked_at(rows) -> None:
     """What makes it cheap: after the first rows of a generation, one in 64, of few pieces."""
-    summary, looked = StreamSample(), 0
+    kept, looked = StreamSample(), 0
     codes, usable = np.arange(rows), np.arange(rows) % 2 == 0
     for _ in range(1_000_000 // rows):
-        if summary.wants(rows, (0, 0)):
-            summary.add(codes, usable, lambda: 8 * rows)
+        if kept.wants(rows, (0, 0)):
+            kept.add(codes, usable, lambda: 8 * rows)
             looked += 1
     whole, often = sample.WHOLE, sample.OFTEN
-    assert summary.rows <= 2 * max(whole, rows) + 1e6 / sample.ONE_IN + rows
+    assert kept.rows <= 2 * max(whole, rows) + 1e6 / sample.ONE_IN + rows
     assert looked <= 2 * whole / rows + 1e6 / max(often, rows) + 2
-    assert summary.keyed == pytest.approx(summary.rows / 2, rel=0.1)
-    assert summary.bytes == 8 * summary.sized > 0
-    assert summary.nbytes == SAMPLE_BYTES
+    assert kept.keyed == pytest.approx(kept.rows / 2, rel=0.1)
+    assert kept.bytes == 8 * kept.sized > 0
+    assert kept.nbytes == SAMPLE_BYTES
     assert sample_bytes(1_000_000, True) > 0
