@@ -22,7 +22,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from .campaign import QUICK_JVM, SALES_SCHEMA, Campaign, Truth, differing, enriched, kill, write
+from benchmarks.lib.campaign import (
+    QUICK_JVM,
+    SALES_SCHEMA,
+    Campaign,
+    Truth,
+    differing,
+    enriched,
+    kill,
+    write,
+)
 
 AHEAD = 4  # files that wait to be read; each is a micro-batch
 
@@ -133,7 +142,9 @@ class Chaos(Campaign):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.chaos", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("bench-out/chaos"), help="made anew")

@@ -29,9 +29,9 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 import semistream as ss
-from benchmarks import workload
-from benchmarks.report import Row, count_text, keep, parse_count, print_table, spread
-from benchmarks.servers import MariaDB, PostgreSQL, ServerError
+from benchmarks.lib import workload
+from benchmarks.lib.report import Row, count_text, keep, parse_count, print_table, spread
+from benchmarks.lib.servers import MariaDB, PostgreSQL, ServerError
 
 STEP = 500_000  # rows made and loaded at a time
 LookUp = Callable[[pa.RecordBatch], pa.Table]
@@ -40,7 +40,9 @@ MY_TYPES = {"int64": "bigint", "int32": "int", "double": "double", "string": "va
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.lookups", description=__doc__.split("\n")[0] if __doc__ else None
+    )
     parser.add_argument("--rows", type=parse_count, default=10_000_000, help="of the table")
     parser.add_argument("--keys", type=parse_count, default=10_000, help="of one look-up")
     parser.add_argument("--repeat", type=int, default=9)

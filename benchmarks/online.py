@@ -185,7 +185,7 @@ def draw(found: dict[tuple[str, str], list[Course]], rows: int, path: Path) -> N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.online", description=__doc__)
     parser.add_argument("--devices", nargs="+", default=["hdd-7200", "ssd", "real"])
     parser.add_argument("--algorithms", nargs="+", default=["sweepjoin", *READS])
     parser.add_argument("--rows", type=int, default=Setup.rows, help="of the stream")

@@ -131,7 +131,7 @@ def show(algorithm: str, found: dict[tuple[str, str], Cell]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.shedding", description=__doc__)
     parser.add_argument("--iterations", type=int, default=Setup.iterations)
     parser.add_argument("--rows", type=int, default=Setup.rows, help="of the master")
     parser.add_argument("--memory", type=int, default=Setup.memory)

@@ -22,9 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 import semistream as ss
-
-from .report import count_text, keep, parse_count, print_table
-from .workload import KEY, master_table, stream_table
+from benchmarks.lib.report import count_text, keep, parse_count, print_table
+from benchmarks.lib.workload import KEY, master_table, stream_table
 
 SLICE = 250_000
 BATCH = 100_000
@@ -194,7 +193,9 @@ def at_versions(path: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.versions", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--rows", type=parse_count, default=1_000_000, help="of the master")
     parser.add_argument("--changes", type=int, default=20)
     parser.add_argument("--share", type=float, default=0.01, help="of the rows, per change")

@@ -14,9 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.report import manifest, read_csv, say, write_csv, write_manifest
-from experiments.base import SCALES, Experiment, Run
-from experiments.charts import save
+from benchmarks.lib.report import manifest, read_csv, say, write_csv, write_manifest
+from experiments.lib import SCALES, Experiment, Run
+from experiments.lib.charts import save
 from experiments.page import DOCS, write_page
 from experiments.registry import experiment, names
 

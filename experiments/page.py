@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.report import read_csv
-from experiments.base import SCALES, Experiment, Verdict
-from experiments.cells import HERE
+from benchmarks.lib.report import read_csv
+from experiments.lib import SCALES, Experiment, Verdict
+from experiments.lib.cell import HERE
 from experiments.registry import CLAIMS, experiment, names
 
 DOCS = Path("docs/reproduction")

@@ -1,13 +1,13 @@
-"""All experiments by name. A module p4_1_memory.py has the experiment P4.1 as `EXPERIMENT`."""
+"""All experiments by name: `P4.1` is the `EXPERIMENT` of claims/p4_1_memory.py, `cache` that of
+studies/cache.py."""
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from experiments.base import Experiment
+from experiments.lib import Experiment
 
 # In the order of the papers: MESHJOIN, its default buffer, X-HYBRIDJOIN, CMESHJOIN, CACHEJOIN.
 CLAIMS = (
@@ -16,19 +16,16 @@ CLAIMS = (
     "P3.1", "P3.2", "P3.3", "P3.4", "P3.5", "P3.6", "P3.7", "P3.8", "P3.9",
 )  # fmt: skip
 STUDIES = ("cache", "bursts")
-_FILE = re.compile(r"(p\d)_(\d)_\w+")
 
 
 @cache
 def modules() -> dict[str, str]:
     """Name of the experiment -> name of its module."""
-    found = {}
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        match = _FILE.fullmatch(path.stem)
-        if match:
-            found[f"{match[1].upper()}.{match[2]}"] = path.stem
-        elif path.stem.endswith("_study"):
-            found[path.stem.removesuffix("_study")] = path.stem
+    claims = sorted((Path(__file__).parent / "claims").glob("p*.py"))
+    found = {study: f"experiments.studies.{study}" for study in STUDIES}
+    for path in claims:
+        paper, number, _ = path.stem.split("_", 2)
+        found[f"{paper.upper()}.{number}"] = f"experiments.claims.{path.stem}"
     return found
 
 
@@ -37,7 +34,7 @@ def names() -> list[str]:
 
 
 def experiment(name: str) -> Experiment:
-    found: Experiment = import_module(f"experiments.{modules()[name]}").EXPERIMENT
+    found: Experiment = import_module(modules()[name]).EXPERIMENT
     if found.id != name:
-        raise ValueError(f"the experiment in {modules()[name]}.py calls itself {found.id}")
+        raise ValueError(f"the experiment in {modules()[name]} calls itself {found.id}")
     return found

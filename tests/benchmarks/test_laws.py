@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import laws, laws_buffer, laws_cache, laws_reads
-from benchmarks.laws_cell import Table, table_of
-from benchmarks.report import read_csv
+from benchmarks.laws import __main__ as laws
+from benchmarks.laws import buffer as laws_buffer
+from benchmarks.laws import cache as laws_cache
+from benchmarks.laws import reads as laws_reads
+from benchmarks.laws.cell import Table, table_of
+from benchmarks.lib.report import read_csv
 
 
 @pytest.fixture(scope="module")

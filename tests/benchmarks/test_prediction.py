@@ -18,10 +18,11 @@ from semistream.planning.work import Case
 from semistream.testing import ManualClock
 
 pytest.importorskip("matplotlib")
-from benchmarks import prediction, workload
-from benchmarks.prediction_report import compare_choices, error_summary, median_error
-from benchmarks.prediction_setup import known_stream
-from benchmarks.report import read_csv
+from benchmarks.lib import workload
+from benchmarks.lib.report import read_csv
+from benchmarks.prediction import __main__ as prediction
+from benchmarks.prediction.report import compare_choices, error_summary, median_error
+from benchmarks.prediction.setup import known_stream
 
 SMALL = (
     "--devices hdd-7200 --modelled-rows 100k --memory 10% --skews 0,1 --jobs 1 "

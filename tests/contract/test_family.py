@@ -270,7 +270,7 @@ def test_the_join_imports_no_interface() -> None:
 def test_the_benchmark_builds_all_output(monkeypatch) -> None:
     """Its rate is of rows that came out, every column of them built."""
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks.core_cell import answered, push, read_all
+    from benchmarks.core.cell import answered, push, read_all
 
     stream = sales(random.Random(5), 500, range(60))
     for algorithm in ("sweepjoin", "meshjoin"):
@@ -283,7 +283,7 @@ def test_the_benchmark_builds_all_output(monkeypatch) -> None:
 
 def test_charts_have_no_numbers_of_results() -> None:
     """They draw what they are given: no list of measurements stands in their source."""
-    for path, node in _sources("benchmarks", "*_chart.py"):
+    for path, node in _sources("benchmarks", "chart.py"):
         if isinstance(node, ast.List | ast.Tuple):
             values = [v.value for v in node.elts if isinstance(v, ast.Constant)]
             numbers = [v for v in values if isinstance(v, float)]
@@ -294,7 +294,7 @@ def test_what_a_benchmark_runs_is_argument(monkeypatch) -> None:
     """Another size, seed or place is no change of source."""
     pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks.core import parse
+    from benchmarks.core.__main__ import parse
 
     words = {"rows": 5000, "stream": 600, "warm": 70, "rounds": 2, "seed": 9, "out": Path("x")}
     args = parse([word for name, value in words.items() for word in (f"--{name}", str(value))])

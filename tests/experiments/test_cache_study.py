@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import workload
+from benchmarks.lib import workload
 
 pytest.importorskip("libcachesim", reason="the extra `experiments` is not installed")
-from experiments import cache_study
-from experiments.base import one, where
-from experiments.cache_policies import (
+from experiments.lib.rows import one, where
+from experiments.studies import cache as cache_study
+from experiments.studies.cache_policies import (
     POLICIES,
     best_in_hindsight,
     fixed_set,

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.report import read_csv
+from benchmarks.lib.report import read_csv
 from experiments.__main__ import main
-from experiments.base import NOT, Run, Verdict
-from experiments.cells import HDD, cell
-from experiments.charts import curve, panels
-from experiments.masters import products_for, share_of
-from experiments.measure import Course, interval, measure, measure_anew
+from experiments.data.products import products_for, share_of
+from experiments.data.streams import ZipfStream
+from experiments.lib import NOT, Run, Verdict
+from experiments.lib.cell import HDD, cell
+from experiments.lib.charts import curve, panels
+from experiments.lib.measure import Course, interval, measure, measure_anew
 from experiments.page import DOCS, page
 from experiments.registry import CLAIMS, STUDIES, experiment, names
-from experiments.streams import ZipfStream
 from semistream import ALGORITHMS
 from tests.helpers.paths import ROOT
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.base import Run
-from experiments.cells import HDD, PAPER
-from experiments.charts import look
-from experiments.front_stage import (
+from experiments.claims.p0_2_cache_size import law_at
+from experiments.lib import Run
+from experiments.lib.cell import HDD, PAPER
+from experiments.lib.charts import look
+from experiments.lib.front_claims import (
     Line,
     both_parts,
     by_memory,
@@ -19,7 +20,6 @@ from experiments.front_stage import (
     ratios,
     times,
 )
-from experiments.p0_2_cache_size import law_at
 from semistream.spec import MasterFacts
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import mesh_sizes
-from experiments.cells import HDD, Cell
+from experiments.data.products import products
+from experiments.data.streams import ZipfStream
+from experiments.lib import mesh_sizes
+from experiments.lib.cell import HDD, Cell
+from experiments.lib.measure import Course
 from experiments.lib.paper_cpu import PAPER_CPU
-from experiments.masters import products
-from experiments.measure import Course
-from experiments.streams import ZipfStream
 from semistream.planning.laws.published import mesh
 
 ROWS, MEMORY = 40_000, 1_500_000

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from experiments import flights, journey, tpch, weather
-from experiments.trace import Trace, orphans, package_file, recut
+from experiments.data import flights, journey, tpch, weather
+from experiments.data.trace import Trace, orphans, package_file, recut
 from semistream import SemiStreamJoin, Store
 from semistream.planning.laws import zipf
 from tests.helpers.experiment_rows import frequencies, keys_of, rows_of

@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from benchmarks import workload
-from experiments import generate, masters, masters_many, weather
-from experiments.arrivals import Bursty, Steady, hurst_exponent
-from experiments.drifting import DriftingHotSet, TemporalLocality
+from benchmarks.lib import workload
+from experiments.data import generate, weather
+from experiments.data import many_to_many as masters_many
+from experiments.data import products as masters
+from experiments.data.arrivals import Bursty, Steady, hurst_exponent
+from experiments.data.drifting import DriftingHotSet, TemporalLocality
 from semistream import SemiStreamJoin, Store
 from semistream.planning.laws import zipf
 from tests.helpers.experiment_rows import frequencies, keys_of, rows_of, some

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from benchmarks.servers import MariaDB, PostgreSQL, Server
+from benchmarks.lib.servers import MariaDB, PostgreSQL, Server
 
 _NUMBERS = itertools.count()
 KINDS = ("postgresql", "mariadb")

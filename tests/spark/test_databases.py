@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
-from benchmarks.servers import PASSWORD
+from benchmarks.lib.servers import PASSWORD
 from semistream.spark import enrich
 from semistream.spark.task.enrich import EnrichTask, Step
 from semistream.testing import assert_same_rows, oracle
@@ -85,7 +85,7 @@ def test_an_error_in_a_task_does_not_show_the_password(own_table, spark, tmp_pat
 
 @pytest.fixture
 def own_table():
-    from benchmarks.servers import PostgreSQL
+    from benchmarks.lib.servers import PostgreSQL
 
     with PostgreSQL() as server:
         yield server, load(server, MASTER, ["id"], "index")

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 
-from benchmarks.faults import Faults
-from benchmarks.faults_verdict import FAULTS, verdict
+from benchmarks.faults.campaign import Faults
+from benchmarks.faults.verdict import FAULTS, verdict
 from semistream.spark import build_store, enrich
 from semistream.testing import assert_same_rows, oracle
 from tests.helpers.spark_data import (

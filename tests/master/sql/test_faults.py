@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import semistream as ss
-from benchmarks.servers import PASSWORD, START
+from benchmarks.lib.servers import PASSWORD, START
 from semistream.cli import main
 from semistream.master.sql import session as sql_session
 from semistream.master.sql.address import Secret, parse_url

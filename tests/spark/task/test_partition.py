@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.workload import zipf_ranks
+from benchmarks.lib.workload import zipf_ranks
 from semistream.rows.keys import key_coder
 from semistream.spark.task.partition import CELLS, Spread, _fill
 

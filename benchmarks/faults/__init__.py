@@ -1,0 +1,1 @@
+"""Kill processes under a streaming query, and check what it wrote."""

@@ -1,0 +1,1 @@
+"""The laws of the cost model against the joins."""

@@ -1,0 +1,1 @@
+"""Prediction against measurement."""

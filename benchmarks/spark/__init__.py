@@ -1,0 +1,1 @@
+"""`enrich` against Spark's own joins."""
