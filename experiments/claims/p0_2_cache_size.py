@@ -14,8 +14,8 @@ from benchmarks.laws.cell import Table
 from experiments.data.products import products
 from experiments.data.streams import ZipfStream
 from experiments.lib import DIRECTION, NOT, REPRODUCED, Experiment, Row, Run, Verdict, charts, each
-from experiments.lib.cell import HDD, PAPER, Cell, cell
-from experiments.lib.front_claims import HERE_SECONDS, SWEPT_ROWS, known_of, of_part, swept_rows
+from experiments.lib.cell import HDD, PAPER, Cell, cell, facts_of
+from experiments.lib.front_claims import HERE_SECONDS, SWEPT_ROWS, of_part, swept_rows
 from experiments.lib.measure import measure, told
 from experiments.lib.rows import span, values, where
 from semistream.planning.laws.published import cached
@@ -34,7 +34,7 @@ MOST_ROWS, CYCLES = 800_000, 3
 def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
     rows = swept_rows(run)
     store = products(run.data, rows)
-    table = Table(store, known_of(store))
+    table = Table(store, facts_of(store))
     times = run.pick(5, 1, 1)
     for device in (HDD, None):
         for share in run.pick((0.1,), MEMORIES[1:], MEMORIES)[-1 if device is None else 0 :]:

@@ -12,7 +12,7 @@ from experiments.data.streams import ZipfStream
 from experiments.lib import DIRECTION, NOT, REPRODUCED, Experiment, Row, Run, Verdict, charts, each
 from experiments.lib import hybrid_claims as hybrids
 from experiments.lib.buffer_scans import PAPER_MARK
-from experiments.lib.cell import HDD, HERE, MEASURED, PAPER
+from experiments.lib.cell import HDD, HERE, MEASURED, PAPER, facts_of
 from experiments.lib.measure import Course, interval
 from experiments.lib.rows import where
 from semistream.budget.split import slot_bytes
@@ -53,7 +53,7 @@ def cells(run: Run) -> Iterator[tuple[Row, Counted | hybrids.Named]]:
     for paper_mb in run.pick((100, 250), (50, 150, 250), (50, 100, 150, 200, 250)):
         rows, memory = hybrids.sizes(run, hybrids.ROWS, paper_mb)
         store, stream = hybrids.master_of(run, rows), ZipfStream(rows, hybrids.SKEW, ordered=True)
-        master = hybrids.facts_of(store)
+        master = facts_of(store)
         labels = {"paper_mb": paper_mb, "rows": rows}
         for accounting in (OURS, PAPERS):
             for device in (HDD, None) if accounting == OURS and paper_mb != 150 else (HDD,):

@@ -12,7 +12,7 @@ from experiments.data.streams import ZipfStream
 from experiments.lib import DIRECTION, NOT, REPRODUCED, Experiment, Row, Run, Verdict, charts, each
 from experiments.lib import hybrid_claims as hybrids
 from experiments.lib.buffer_scans import DISK, moved
-from experiments.lib.cell import HDD, HERE, MEASURED, PAPER
+from experiments.lib.cell import HDD, HERE, MEASURED, PAPER, facts_of
 from experiments.lib.rows import values, where
 
 MEMORY = 50  # MB
@@ -25,7 +25,7 @@ REAL = f"{HERE}, pread"
 def cells(run: Run) -> Iterator[tuple[Row, hybrids.Named]]:
     rows, memory = hybrids.sizes(run, hybrids.ROWS, MEMORY * run.pick(5, 1, 1))
     store, stream = hybrids.master_of(run, rows), ZipfStream(rows, hybrids.SKEW, ordered=True)
-    master = hybrids.facts_of(store)
+    master = facts_of(store)
     labels = {"rows": rows, "kind": "grid"}
     swapped, pinned = run.pick((1, 4), SWAPPED, SWAPPED), run.pick((1, 8), PINNED, PINNED)
     times = run.pick(1, 1, 4)  # pinned parts grow with memory
@@ -56,7 +56,7 @@ def work(thing: hybrids.Named) -> list[Row]:
     rows = hybrids.measured(thing)
     for row in rows:
         if "rate" in row and thing.name == hybrids.PUBLISHED:
-            master = hybrids.facts_of(thing.cell.store)
+            master = facts_of(thing.cell.store)
             row["pinned_rows"] = thing.pinned_pages * master.rows / master.pages
             pages = row["read_bytes"] // master.max_page_bytes
             row["block_rows"] = pages * master.rows / master.pages

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.data.products import products
 from experiments.lib import DIRECTION, NOT, REPRODUCED, Experiment, Row, Run, Verdict, charts, each
 from experiments.lib import buffer_scans as scans
-from experiments.lib.cell import Cell
+from experiments.lib.cell import Cell, facts_of
 from experiments.lib.measure import told
 from experiments.lib.rows import values, where
 from semistream.budget.split import KAPPA
@@ -16,7 +16,6 @@ from semistream.planning.laws.published.mesh import best_buffer, buffer_loss
 from semistream.planning.tune import DEFAULT_BUFFER
 
 MEMORIES = (20e6, 40e6, 80e6, 160e6, 320e6)
-BEST = {20: 0.93, 40: 1.35, 80: 1.91, 160: 2.63}  # MB, by memory in MB
 LOSS = {40: 0.4, 80: 1.17, 160: 1.78}  # % that the default loses
 SHOWN = 80e6  # the memory of figure 5
 GRID = tuple(64_000 << i for i in range(8))  # 64 kB to 8 MB
@@ -38,7 +37,7 @@ def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
     rows = run.pick(50_000, scans.ROWS, scans.ROWS)
     memories = run.pick((2e6, 4e6), MEMORIES, MEMORIES)
     store = products(run.data, rows)
-    master = scans.known(store)
+    master = facts_of(store)
     for memory in memories:
         for buffer in scans.wanted(buffers(run, memory), "meshjoin", master):
             found = scans.scan_cell(run, store, master, "meshjoin", memory, buffer)

@@ -14,8 +14,8 @@ import semistream as ss
 from experiments.data.products import SMALL_PAGE, products
 from experiments.data.streams import ZipfStream
 from experiments.lib import DIRECTION, NOT, REPRODUCED, Experiment, Row, Run, Verdict, charts, each
-from experiments.lib.buffer_scans import DISK, PREAD, ROWS, SKEW, known, scan_cell, wanted
-from experiments.lib.cell import HDD, MEASURED, PAPER, Cell, cell
+from experiments.lib.buffer_scans import DISK, PREAD, ROWS, SKEW, scan_cell, wanted
+from experiments.lib.cell import HDD, MEASURED, PAPER, Cell, cell, facts_of
 from experiments.lib.measure import interval, measure
 from experiments.lib.rows import values, where
 from semistream.planning.device import Device
@@ -42,7 +42,7 @@ def cells(run: Run) -> Iterator[tuple[Row, Thing]]:
     """A buffer is as good at the beginning as in a full window: no warm-up, and few rows."""
     rows = run.pick(50_000, FEW, ROWS)
     store = products(run.data, rows, SMALL_PAGE)
-    master, stream = known(store), ZipfStream(rows, SKEW)
+    master, stream = facts_of(store), ZipfStream(rows, SKEW)
     memory = run.pick(4e6, MEMORY, MEMORY)
     sizes = wanted(run.pick(BUFFERS[2:6:3], BUFFERS, BUFFERS), "rmeshjoin", master)
     for buffer in sizes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from experiments.data.products import products
 from experiments.lib import DIRECTION, NOT, REPRODUCED, Experiment, Row, Run, Verdict, charts, each
 from experiments.lib import buffer_scans as scans
-from experiments.lib.cell import Cell
+from experiments.lib.cell import Cell, facts_of
 from experiments.lib.measure import told
 from experiments.lib.rows import where
 from semistream.budget.split import KAPPA
@@ -22,7 +22,7 @@ CLOSE = 0.1
 def cells(run: Run) -> Iterator[tuple[Row, Cell]]:
     rows = run.pick(50_000, scans.ROWS, scans.ROWS)
     store = products(run.data, rows)
-    master = scans.known(store)
+    master = facts_of(store)
     memory = run.pick(4e6, MEMORY, MEMORY)
     for device in (scans.DISK, None):
         sizes = run.pick((0.25e6, 1e6), BUFFERS, BUFFERS)

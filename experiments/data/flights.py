@@ -49,10 +49,6 @@ def weather(folder: Path, page_bytes: int = PAGE_BYTES) -> Path:
     return kept_table(path, lambda: master_rows("weather"), HOUR, page_bytes)
 
 
-def by_plane() -> Trace[str]:
-    return Trace("flights by plane", PLANE, flight_rows())
-
-
 def by_airport() -> Trace[str]:
     """Here `dest` is called `faa`, as in the master."""
     return Trace("flights by destination", AIRPORT, renamed(flight_rows(), "dest", AIRPORT))

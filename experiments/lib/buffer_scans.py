@@ -11,21 +11,20 @@ import semistream as ss
 from benchmarks.laws.buffer import DISK, budget_for, in_pages
 from benchmarks.laws.cell import STREAM_ROW
 from experiments.data.streams import ZipfStream
-from experiments.lib.cell import HERE, Cell, cell
+from experiments.lib.cell import HERE, Cell, cell, facts_of
 from experiments.lib.charts import GREY
 from experiments.lib.experiment import Row, Run
 from experiments.lib.measure import measure
 from experiments.lib.paper_cpu import PAPER_CPU
 from experiments.lib.rows import where
 from semistream.budget.split import KAPPA, slot_bytes
-from semistream.master.facts import facts
 from semistream.planning.device import Device
 from semistream.planning.laws.published import mesh
 from semistream.planning.laws.published.mesh import best_buffer
 from semistream.spec import MasterFacts
 
 __all__ = [
-    "DISK", "PAPER_MARK", "bounds", "known", "moved", "on_disk", "scan_cell", "timed", "wanted",
+    "DISK", "PAPER_MARK", "bounds", "moved", "on_disk", "scan_cell", "timed", "wanted",
 ]  # fmt: skip
 
 ROWS = 3_500_000
@@ -34,15 +33,6 @@ PREAD = f"{HERE}, pread"
 WAITING_ROW = slot_bytes(True) + STREAM_ROW + 1  # bytes of a waiting row here; 100 in the papers
 PAPER_MARK = {"color": GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none",
               "markersize": 8, "label": "published"}  # fmt: skip
-
-
-def known(store: Path) -> MasterFacts:
-    """What is known of a store where nothing is mapped."""
-    opened = ss.Store.open(store, io="pread")
-    try:
-        return facts(opened)
-    finally:
-        opened.close()
 
 
 def wanted(sizes: Sequence[float], algorithm: str, master: MasterFacts) -> list[int]:
@@ -115,7 +105,7 @@ def by_equation(row: Row, thing: Cell) -> float:
     as there are here."""
     assert thing.device is not None
     assert thing.params.read_bytes is not None
-    master = known(thing.store)
+    master = facts_of(thing.store)
     b = thing.params.read_bytes // master.max_page_bytes
     device = thing.device
     symbols = mesh.MeshSymbols(

@@ -3,6 +3,7 @@ proposes for it."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from semistream.planning.machine import DEFAULT_MACHINE, Machine, this_machine
 from semistream.planning.predict import Prediction
 from semistream.planning.tune import tune
 from semistream.planning.work import Case, with_params
-from semistream.spec import ALGORITHMS
+from semistream.spec import ALGORITHMS, MasterFacts
 from semistream.testing import ManualClock
 
 HDD = DEVICES["hdd-7200"]
@@ -83,6 +84,12 @@ def opened(cell: Cell, clock: ManualClock) -> Master:
     for first in () if store.mapped else range(0, info.pages, TOUCHED):
         store.read(np.arange(first, min(info.pages, first + TOUCHED)), info.key)
     return store
+
+
+def facts_of(store: Path) -> MasterFacts:
+    """What the model knows of a store where nothing is mapped."""
+    with closing(ss.Store.open(store, io="pread")) as master:
+        return facts(master)
 
 
 def machine_of(cell: Cell, cpu: str = PAPER) -> Machine:

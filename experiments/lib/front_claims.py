@@ -10,10 +10,9 @@ from typing import Any
 import semistream as ss
 from experiments.data.products import products_for, share_of
 from experiments.data.streams import Stream, ZipfStream
-from experiments.lib.cell import HDD, PAPER, Cell, cell, tuned
+from experiments.lib.cell import HDD, PAPER, Cell, cell, facts_of, tuned
 from experiments.lib.experiment import Row, Run
 from experiments.lib.rows import span, where
-from semistream.master.facts import facts
 from semistream.planning.laws.published import cached
 from semistream.planning.work import Case
 from semistream.spec import ALGORITHMS, MasterFacts, Workload
@@ -148,14 +147,6 @@ def both_parts(rows: Iterable[Row], lines: Sequence[Line]) -> Iterator[Row]:
 # --- predictions at the papers' own sizes --------------------------------------------------------
 
 
-def known_of(store: Path) -> MasterFacts:
-    opened = ss.Store.open(store, io="pread")
-    try:
-        return facts(opened)
-    finally:
-        opened.close()
-
-
 def grown(known: MasterFacts, rows: int) -> MasterFacts:
     """The facts of a master with more rows of the same kind."""
     times = rows / known.rows
@@ -171,7 +162,7 @@ def at_paper_size(run: Run, part: str, lines: Sequence[Line]) -> Iterator[Row]:
         if line.algorithm == "memory":
             continue
         own = rows_of(run)
-        known = known_of(products_for(line.algorithm, run.data, own, memory_of(run, own, 0.1)))
+        known = facts_of(products_for(line.algorithm, run.data, own, memory_of(run, own, 0.1)))
         for x, rows, memory in _paper_points(part):
             case = Case(ALGORITHMS[line.algorithm], grown(known, rows),
                         Workload(line.skew, row_bytes=STREAM_BYTES, batch_rows=2_000),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from experiments.data import flights, journey, tpch, weather
 from experiments.data.streams import Stream
-from experiments.lib.cell import Cell
+from experiments.lib.cell import Cell, facts_of
 from experiments.lib.experiment import Row, Run
-from experiments.lib.front_claims import Line, devices, known_of, on_device
+from experiments.lib.front_claims import Line, devices, on_device
 
 DATA_SHARES = (0.02, 0.1)
 UNIFORM, REDRAWN = "TPC-H", "TPC-H, Zipf 1"
@@ -59,7 +59,7 @@ def other_data(
     """All of them at some shares of memory; on this machine, of the surrogate and the flights at
     the largest alone."""
     for x, data in enumerate(data_sets(run)):
-        whole = known_of(data.store).bytes
+        whole = facts_of(data.store).bytes
         for device in devices(run, "data"):
             if device is None and data.name not in (REDRAWN, JOURNEY):
                 continue

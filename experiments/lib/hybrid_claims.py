@@ -16,12 +16,11 @@ from typing import Any
 import semistream as ss
 from experiments.data.products import products
 from experiments.data.streams import ZipfStream
-from experiments.lib.cell import HDD, PAPER, Cell, cell, opened, planned
+from experiments.lib.cell import HDD, PAPER, Cell, cell, facts_of, opened, planned
 from experiments.lib.experiment import Row, Run
 from experiments.lib.measure import measure
 from experiments.lib.paper_cpu import PAPER_CPU
 from semistream.budget.split import STREAM_ROW, split_memory
-from semistream.master.facts import facts
 from semistream.planning.device import Device
 from semistream.planning.laws import renewal, zipf
 from semistream.planning.laws.family import SOUGHT
@@ -130,14 +129,6 @@ def measured(thing: Named) -> list[Row]:
         if thing.name != "xhybridjoin" and row["cpu"] == PAPER:
             row.update(by_laws(thing, row, master, pinned))
     return rows
-
-
-def facts_of(store: Path) -> MasterFacts:
-    found = ss.Store.open(store, io="pread")
-    try:
-        return facts(found)
-    finally:
-        found.close()
 
 
 def slower(row: Row, seconds: float) -> None:
