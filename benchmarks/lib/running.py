@@ -15,7 +15,8 @@ from semistream.join.stats import Stats
 
 
 def in_fresh_process(work: Callable[[Any], Any], given: Any, start: str = "spawn") -> Any:
-    """work(given), in a process that does nothing else; `start`: how Python makes it."""
+    """work(given), in a process that does nothing else; `start`: how Python makes it. The process
+    imports the module of `work`, which cannot be a package's `__main__`."""
     with ProcessPoolExecutor(1, multiprocessing.get_context(start)) as pool:
         return pool.submit(work, given).result()
 

@@ -26,7 +26,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ import semistream as ss
 from benchmarks.lib.report import parse_count, say
 from benchmarks.lib.running import in_fresh_process
 from benchmarks.lib.stores import store_of
+from benchmarks.prediction.calibrate import Calibration, calibrate
 from benchmarks.prediction.cell import run
 from benchmarks.prediction.chart import draw
 from benchmarks.prediction.report import (
@@ -46,8 +46,6 @@ from benchmarks.prediction.report import (
 )
 from benchmarks.prediction.setup import Cell, known_stream, open_on
 from experiments.lib.paper_cpu import PAPER_CPU
-from semistream.cli.calibrate.costs import measure_costs
-from semistream.cli.calibrate.pages import measure_pages
 from semistream.master.facts import facts
 from semistream.planning.choose import plan
 from semistream.planning.device import DEVICES
@@ -119,20 +117,6 @@ def machine_for(device: str, calibrated: Machine | None) -> Machine:
         return Machine(device=DEVICES[device], cpu=PAPER_CPU)
     assert calibrated is not None
     return calibrated
-
-
-@dataclass(frozen=True)
-class Calibration:
-    store: Path
-    seconds: float
-    seed: int
-
-
-def calibrate(given: Calibration) -> Machine:
-    """This machine: its processor, and pages of this store that come from the page cache."""
-    costs = measure_costs(given.seconds, seed=given.seed)
-    pages = measure_pages(ss.Store.open(given.store, io="pread"), given.seconds / 4)
-    return Machine(device=pages.device(warm=True), costs=costs.points, measured="in this run")
 
 
 # --- cells --------------------------------------------------------------------------------------
