@@ -270,7 +270,7 @@ def test_the_join_imports_no_interface() -> None:
 def test_the_benchmark_builds_all_output(monkeypatch) -> None:
     """Its rate is of rows that came out, every column of them built."""
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks.core.cell import answered, push, read_all
+    from benchmarks.lib.running import answered, push, read_all
 
     stream = sales(random.Random(5), 500, range(60))
     for algorithm in ("sweepjoin", "meshjoin"):

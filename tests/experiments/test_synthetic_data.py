@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 import pytest
 
 from benchmarks.lib import workload
-from experiments.data import generate, weather
-from experiments.data import many_to_many as masters_many
-from experiments.data import products as masters
+from experiments.data import generate, many_to_many, weather
 from experiments.data.arrivals import Bursty, Steady, hurst_exponent
 from experiments.data.drifting import DriftingHotSet, TemporalLocality
+from experiments.data.products import products
 from semistream import SemiStreamJoin, Store
 from semistream.planning.laws import zipf
 from tests.helpers.experiment_rows import frequencies, keys_of, rows_of, some
@@ -128,7 +127,7 @@ def test_streams_that_cannot_be_are_refused() -> None:
 
 
 def test_zipf_keys_are_as_frequent_as_asked_and_aligned_with_the_stream(tmp_path: Path) -> None:
-    path = masters_many.zipf_keys(tmp_path, 60_000, 1.0, places=5)
+    path = many_to_many.zipf_keys(tmp_path, 60_000, 1.0, places=5)
     rows = rows_of(path)
     assert rows.num_rows == 60_000
     keys = rows.column(workload.KEY).to_numpy()
@@ -144,7 +143,7 @@ def test_zipf_keys_are_as_frequent_as_asked_and_aligned_with_the_stream(tmp_path
 
 def test_matches_per_row_are_those_of_two_aligned_laws() -> None:
     keys = 20_000
-    master = masters_many.zipf_rows(0, keys, keys=keys, skew=1.0).column(workload.KEY).to_numpy()
+    master = many_to_many.zipf_rows(0, keys, keys=keys, skew=1.0).column(workload.KEY).to_numpy()
     rng = np.random.default_rng(4)
     stream = workload.stream_table(rng, 400_000, keys, 0.5).column(workload.KEY).to_numpy()
     matches = np.bincount(master, minlength=keys)[stream].mean()
@@ -155,43 +154,43 @@ def test_matches_per_row_are_those_of_two_aligned_laws() -> None:
 
 def test_rows_do_not_depend_on_the_slice() -> None:
     for make in (
-        partial(masters_many.zipf_rows, keys=5_000, skew=0.7, seed=3),
-        partial(masters_many.repeated_rows, keys=5_000),
+        partial(many_to_many.zipf_rows, keys=5_000, skew=0.7, seed=3),
+        partial(many_to_many.repeated_rows, keys=5_000),
         partial(weather.synthetic_rows, skew=0.4),
     ):
         whole = make(0, 25_000)
         assert whole.slice(9_990, 10_020).equals(make(9_990, 10_020))
         assert make(0, 0).schema == whole.schema
         assert make(0, 0).num_rows == 0
-    other = masters_many.zipf_rows(0, 25_000, keys=5_000, skew=0.7, seed=4)
-    assert not other.equals(masters_many.zipf_rows(0, 25_000, keys=5_000, skew=0.7, seed=3))
+    other = many_to_many.zipf_rows(0, 25_000, keys=5_000, skew=0.7, seed=4)
+    assert not other.equals(many_to_many.zipf_rows(0, 25_000, keys=5_000, skew=0.7, seed=3))
 
 
 def test_every_key_is_there_so_many_times(tmp_path: Path) -> None:
-    path = masters_many.repeated_keys(tmp_path, 40_000, 20)
+    path = many_to_many.repeated_keys(tmp_path, 40_000, 20)
     keys = rows_of(path).column(workload.KEY).to_numpy()
     assert (np.bincount(keys) == 20).all()
     assert len(np.unique(keys)) == 2_000
     with pytest.raises(ValueError, match="multiple"):
-        masters_many.repeated_keys(tmp_path, 40_001, 20)
+        many_to_many.repeated_keys(tmp_path, 40_001, 20)
 
 
 def test_every_row_of_the_temporal_stream_meets_its_key_so_many_times(tmp_path: Path) -> None:
     stream = TemporalLocality(40_000, times=4, interval_rows=200)
     join = SemiStreamJoin(
-        masters_many.repeated_keys(tmp_path, 40_000, 4), on=stream.key, memory="4MB"
+        many_to_many.repeated_keys(tmp_path, 40_000, 4), on=stream.key, memory="4MB"
     )
     out = [*join.push(next(stream.batches(1, 25 * 200))), *join.drain()]
     assert sum(len(batch) for batch in out) == 4 * 25 * 200
 
 
 def test_a_master_is_made_once(tmp_path: Path) -> None:
-    path = masters_many.repeated_keys(tmp_path, 5_000, 1)
+    path = many_to_many.repeated_keys(tmp_path, 5_000, 1)
     made = Store.open(path).identity()
-    assert masters_many.repeated_keys(tmp_path, 5_000, 1) == path
+    assert many_to_many.repeated_keys(tmp_path, 5_000, 1) == path
     assert Store.open(path).identity() == made
     assert rows_of(path).equals(workload.master_table(0, 5_000))
-    assert masters_many.repeated_keys(tmp_path, 5_000, 1, page_bytes=16_384) != path
+    assert many_to_many.repeated_keys(tmp_path, 5_000, 1, page_bytes=16_384) != path
 
 
 def test_large_masters_of_products_are_made_by_spark(
@@ -199,12 +198,12 @@ def test_large_masters_of_products_are_made_by_spark(
 ) -> None:
     monkeypatch.setattr(generate, "SPARK_FROM", 10_000)
     monkeypatch.setattr(Store, "create", None)  # not here, that is
-    path = masters.products(tmp_path, 10_001, page_bytes=8192)
+    path = products(tmp_path, 10_001, page_bytes=8192)
     assert rows_of(path).cast(workload.MASTER_SCHEMA).equals(workload.master_table(0, 10_001))
 
 
 def test_spark_makes_the_same_master(spark: SparkSession, tmp_path: Path) -> None:
-    make = partial(masters_many.zipf_rows, keys=9_000, skew=1.0)
+    make = partial(many_to_many.zipf_rows, keys=9_000, skew=1.0)
 
     def made(spark_from: int) -> pa.Table:
         path = tmp_path / f"from-{spark_from}"
