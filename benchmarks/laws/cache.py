@@ -17,7 +17,8 @@ import semistream as ss
 from benchmarks.laws.cell import Cell, Progress, Table, curves, run, stream_of
 from benchmarks.lib.report import print_table, say
 from experiments.lib.paper_cpu import PAPER_CPU
-from semistream.budget.split import ENTRY_BYTES, MOST_READ, STREAM_ROW, Split, split_memory
+from semistream.budget.sizes import ENTRY_BYTES, STREAM_ROW
+from semistream.budget.split import MOST_READ, Split, split_memory
 from semistream.planning import tune
 from semistream.planning.device import DEVICES, Device
 from semistream.planning.laws.published import cached

@@ -19,7 +19,7 @@ from benchmarks.laws.buffer import budget_for, in_pages
 from experiments.lib.cell import TUNED, Cell, opened, planned
 from experiments.lib.experiment import Row
 from experiments.lib.paper_cpu import PAPER_CPU, Cpu
-from semistream.budget.split import slot_bytes
+from semistream.budget.sizes import slot_bytes
 from semistream.errors import BudgetError
 from semistream.master.facts import facts
 from semistream.planning.device import Device

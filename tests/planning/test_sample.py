@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import semistream as ss
-from semistream.budget.split import SAMPLE_BYTES, sample_bytes
+from semistream.budget.sizes import SAMPLE_BYTES, sample_bytes
 from semistream.planning import sample
 from semistream.planning.laws import zipf
 from semistream.planning.sample import KEYS, Generation, StreamSample

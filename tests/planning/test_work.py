@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import semistream as ss
-from semistream.budget.split import STREAM_ROW, split_memory
+from semistream.budget.sizes import STREAM_ROW
+from semistream.budget.split import split_memory
 from semistream.master.facts import facts
 from semistream.planning.device import DEVICES
 from semistream.planning.machine import DEFAULT_MACHINE

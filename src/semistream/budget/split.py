@@ -9,22 +9,18 @@ from dataclasses import dataclass, replace
 from ..errors import BudgetError, MasterError
 from ..spec import Algorithm, MasterFacts, Params
 from .ledger import show_bytes
+from .sizes import INTAKE_BYTES, STREAM_ROW, sample_bytes
 
 LEAST_OUTPUT = 16 << 10
 LEAST_BACKLOG = 16 << 10
 LEAST_INTAKE = 8 << 10
 LEAST_STREAM = 16 << 10
-INTAKE_BYTES = 64
 MOST_OUTPUT = 2 << 20
 MOST_READ = 8 << 20
 MOST_PIECE_ROWS = 1 << 15
 SEEK_PAGES = 4
 KAPPA = 47_000  # bytes a disk reads in the time of one seek; fits the published best buffers
 MOST_MAPPED = 32 << 20  # mapped pages of one step: they cost no memory
-STREAM_ROW = 2048  # bytes of a stream row that every plan has room for
-LEAST_KEYS = 64  # a front stage with fewer is not worth having
-ASLEEP, AWAKE = 0.12, 0.2  # share of rows whose key is known: below it sleeps, above it wakes
-COLLECT = 8  # a scan's share of the front stage for key groups that are not complete yet
 COMFORT = 8 << 20  # a master that is held whole has no use for more than this besides
 
 
@@ -46,40 +42,6 @@ class Split:
     def cache(self) -> int:
         """Cached rows or pages."""
         return self.front + self.pool
-
-
-# --- how many rows find room -------------------------------------------------------------------
-
-SLOT_BYTES = 8 + 8 + 8 + 1 + 4 + 4  # a waiting row: code, place, ticket, matched, resume, free list
-WORK_BYTES = 60  # what a sweep allocates per waiting row to sort, find and answer it
-LINK_BYTES = 8 + 4 * 9 + 32  # links, the multimap's table, and matches on their way out
-CHUNK_BYTES = 512  # what a chunk of waiting rows costs besides its rows
-SMALL = 512  # a chunk of fewer rows is brought together with others
-FEW = 8  # so many of them at least, or enough for one that is not small
-SAMPLE_BYTES = 57_408  # of the samples that a running join keeps of its stream
-ENTRY_BYTES = 44  # of the front stage's table and ghosts, per key
-
-
-def slot_bytes(linked: bool) -> int:
-    """What a waiting row costs besides its columns; `linked`: it is found by its code."""
-    return SLOT_BYTES + (LINK_BYTES if linked else WORK_BYTES)
-
-
-def waiting_rows(limit: int, widest: int, linked: bool, row_bytes: int) -> int:
-    """Rows that can wait in `limit` bytes, with room for one of `widest` bytes."""
-    left = limit - 2 * widest - 2 * CHUNK_BYTES
-    return max(1, left // (slot_bytes(linked) + row_bytes))
-
-
-def cached_keys(limit: int, row_bytes: int) -> int:
-    """Keys that a front stage of `limit` bytes has room for; 0: too few to be worth having."""
-    keys = limit // (row_bytes + ENTRY_BYTES)
-    return keys if keys >= LEAST_KEYS else 0
-
-
-def sample_bytes(backlog: int, wanted: bool) -> int:
-    """What the sample of the stream takes of the bytes for waiting rows: little, or nothing."""
-    return SAMPLE_BYTES if wanted and backlog >= 16 * SAMPLE_BYTES else 0
 
 
 # --- which part gets how much ------------------------------------------------------------------

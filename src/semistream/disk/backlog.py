@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget import CHUNK_BYTES, FEW, SMALL, Ledger, slot_bytes, waiting_rows
+from ..budget import CHUNK_BYTES, SMALL_CHUNK, SMALL_CHUNKS, Ledger, slot_bytes, waiting_rows
 from ..kernels import multimap
 from ..rows.chunks import Chunks
 from ..rows.failures import RECOVERABLE
@@ -128,7 +128,7 @@ class Backlog:
         self.arrivals += n
         if self.links is not None:
             self.links.add(slots)
-        if n < SMALL:
+        if n < SMALL_CHUNK:
             self._gather_small(slots)
         self._account()
         return slots
@@ -138,7 +138,7 @@ class Backlog:
         the order of arrival, so that a scan lets whole chunks go."""
         self._small.append((slots, self.ticket[slots]))
         rows = sum(len(some) for some, _ in self._small)
-        if rows < SMALL and len(self._small) < FEW:
+        if rows < SMALL_CHUNK and len(self._small) < SMALL_CHUNKS:
             return
         here = [some[self.ticket[some] == tickets] for some, tickets in self._small]
         together = np.concatenate(here)
@@ -146,7 +146,7 @@ class Backlog:
         if self.chunks.widths(self.loc[together])[-1] > self.free_bytes - CHUNK_BYTES:
             return
         self._bring_together(together)
-        if rows < SMALL:
+        if rows < SMALL_CHUNK:
             self._small = [(together, self.ticket[together])]
 
     def _new_chunk(self, rows: pa.RecordBatch, n: int) -> int:

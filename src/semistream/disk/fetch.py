@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget import show_bytes
+from ..budget import FETCH_COPIES, FETCH_KEYS, show_bytes
 from ..errors import BudgetError
 from ..kernels import search
 from ..master import Pages, TooBigError
@@ -27,8 +27,6 @@ from .sweep import Sweep
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-MOST_KEYS = 10_000  # per round trip
-COPIES = 3  # of a row while it is fetched: as it came, as bytes, as columns
 
 
 class Fetch(Sweep):
@@ -66,21 +64,21 @@ class Fetch(Sweep):
 
     def _room(self) -> int:
         """Keys whose rows should fit into one read."""
-        return max(1, min(MOST_KEYS, int(self.parts.read_bytes / COPIES / self._per_key)))
+        return max(1, min(FETCH_KEYS, int(self.parts.read_bytes / FETCH_COPIES / self._per_key)))
 
     def _bring(self, slots: I32, codes: I64, keys: int) -> Pages | None:
         """The rows of some keys; None: they would be too many, and fewer are to be asked for."""
         ledger = self.parts.ledger
-        limit = self.parts.read_bytes // COPIES
+        limit = self.parts.read_bytes // FETCH_COPIES
         if keys == 1:  # nothing to divide: all that is free
-            limit = max(limit, (ledger.budget - ledger.held) // (COPIES + 1))
+            limit = max(limit, (ledger.budget - ledger.held) // (FETCH_COPIES + 1))
         ledger.set("read", min(self.parts.read_bytes, ledger.budget - ledger.held))
         try:
             pages = self.parts.master.fetch(self._keys(slots, codes), self.columns, limit)
         except TooBigError:
             if keys == 1:
                 raise self._too_wide(limit) from None
-            self._per_key = max(2 * self._per_key, self.parts.read_bytes / COPIES / keys * 2)
+            self._per_key = max(2 * self._per_key, self.parts.read_bytes / FETCH_COPIES / keys * 2)
             return None
         finally:
             ledger.set("read", 0)
@@ -90,7 +88,7 @@ class Fetch(Sweep):
         return pages
 
     def _too_wide(self, limit: int) -> BudgetError:
-        least = self.parts.ledger.budget + 2 * COPIES * limit
+        least = self.parts.ledger.budget + 2 * FETCH_COPIES * limit
         return BudgetError(
             f"the rows of one key of {self.parts.master.describe().name} have more than "
             f"{show_bytes(limit)}, all that is free in a budget of "

@@ -2,10 +2,11 @@
 and pages that serve many rows stay in a cache. (The papers describe it without parameters; the
 numbers here are ours.)
 
-    pending    new rows gather until there are PENDING of them, or a step is made
+    pending    new rows gather until there are PAGES_PENDING of them, or a step is made
     online     sort them, find their pages; a cached page answers its rows now, others wait
-    join       when the buffer is FILL full: pages whose rows wait too long first, then those with
-               the most waiting rows, until half of the buffer is free; read in file order, answer
+    join       when PAGES_FILL of the buffer is full: pages whose rows wait too long first, then
+               those with the most waiting rows, until half of the buffer is free; read in file
+               order, answer
     cache      a page just read takes room, or the place of a page that served fewer rows; what a
                page served counts half after each join phase
 
@@ -23,15 +24,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..budget import PAGES_FILL, PAGES_OLD, PAGES_PENDING
 from ..master import Pages
 from .base import Parts
 from .sweep import Sweep
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-PENDING = 4096
-FILL = 0.7
-OLD = 8  # a row is over age when so many times the buffer's rows came after it
 
 
 class PagePlan(Sweep):
@@ -48,7 +47,7 @@ class PagePlan(Sweep):
 
     def room(self) -> int:
         backlog = self.parts.backlog
-        return max(0, int(FILL * backlog.capacity) + 1 - len(backlog))
+        return max(0, int(PAGES_FILL * backlog.capacity) + 1 - len(backlog))
 
     def admit(self, rows: pa.RecordBatch, codes: I64) -> I32:
         slots = super().admit(rows, codes)
@@ -63,7 +62,7 @@ class PagePlan(Sweep):
 
     def online(self) -> Iterator[pa.RecordBatch]:
         """Answer new rows whose page is cached."""
-        if sum(map(len, self._pending)) < PENDING or not self._cached.any():
+        if sum(map(len, self._pending)) < PAGES_PENDING or not self._cached.any():
             return
         slots, codes = self._sorted(np.concatenate(self._pending))
         self._pending = []
@@ -118,7 +117,7 @@ class PagePlan(Sweep):
         waiting = np.bincount(low[single], minlength=len(self._utility))
         oldest = np.full(len(waiting), np.iinfo(np.int64).max)
         np.minimum.at(oldest, low[single], backlog.ticket[slots[single]])
-        late = oldest < backlog.arrivals - OLD * backlog.capacity
+        late = oldest < backlog.arrivals - PAGES_OLD * backlog.capacity
         pages = np.flatnonzero(waiting)
         order = pages[np.lexsort((-waiting[pages], ~late[pages]))]
         freed = np.cumsum(waiting[order])

@@ -24,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..budget import SWEEP_PARTS
 from ..front import Groups
 from ..kernels import search
 from ..master import Pages, page_blocks
-from ..planning.laws import PARTS
 from .base import DiskPhase, Parts
 
 I64 = NDArray[np.int64]
@@ -106,12 +106,12 @@ class Sweep(DiskPhase):
             return True
         front, backlog = self.parts.front, self.parts.backlog
         lends = front.wants_to_wake or backlog.limit != self._own_bytes + front.spare
-        waited = max(len(slots), PARTS * self._part_rows)
+        waited = max(len(slots), SWEEP_PARTS * self._part_rows)
         late = self.waited(slots).max() > LATE * waited
         return bool(late or (self._borrows and lends))
 
     def _part(self, codes: I64) -> tuple[slice, int | None]:
-        """Of sorted codes, those that come next: one in PARTS of the most that waited in this
+        """Of sorted codes, those that come next: one in SWEEP_PARTS of the most that waited in this
         round, and whatever else the last page answers. Also the code up to which that goes, None
         where a round ends."""
         master = self.parts.master
@@ -120,7 +120,7 @@ class Sweep(DiskPhase):
             first = int(np.searchsorted(codes, self._done, "right"))
         if first == len(codes):  # a round begins
             first = self._part_rows = 0
-        self._part_rows = max(self._part_rows, -(-len(codes) // PARTS))
+        self._part_rows = max(self._part_rows, -(-len(codes) // SWEEP_PARTS))
         stop = min(len(codes), first + self._part_rows)
         done = int(codes[stop - 1])
         if len(master.runs) <= 2:  # a page of a newer run may span all keys

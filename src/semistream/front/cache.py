@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget import ASLEEP, AWAKE, ENTRY_BYTES, LEAST_KEYS, Ledger
+from ..budget import ASLEEP, AWAKE, ENTRY_BYTES, LEAST_KEYS, SEGMENTS, Ledger
 from ..kernels import table
 from ..rows.chunks import Chunks
 from ..rows.failures import RECOVERABLE
 from .base import Front, Hits
 from .ghosts import Ghosts
-from .segments import SEGMENTS, Segments
+from .segments import Segments
 from .table import Groups
 
 I64 = NDArray[np.int64]

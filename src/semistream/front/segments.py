@@ -17,18 +17,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..budget import RECORD_BYTES, SEGMENTS
 from ..rows.chunks import Chunks, group_rows
 from ..rows.records import Records
 from .table import Groups, GroupTable
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-SEGMENTS = 16
 POOREST = 2  # segments that young groups compete with
 LEVELS = 64  # frequencies that are told apart when these are chosen
 YOUNG_CHUNKS = 32
 LOAD = 0.75  # of the table, when full
-RECORD_BYTES = 24  # what packing adds to a row, at most
 
 
 class Segments:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..budget import TABLE_SLOT_BYTES
 from ..kernels import table
 
 I64 = NDArray[np.int64]
@@ -40,7 +41,7 @@ class Groups:
 class GroupTable:
     """`size` slots, open addressing (kernels/table.py)."""
 
-    SLOT_BYTES = 24
+    SLOT_BYTES = TABLE_SLOT_BYTES
 
     def __init__(self, size: int) -> None:
         self._slots = np.full((size, 3), -1, np.int64)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..budget import Ledger
+from ..budget import PINNED_ROW_BYTES, Ledger
 from ..kernels import search
 from ..master import Master, Pages
 from ..rows.chunks import Chunks
@@ -27,7 +27,6 @@ from .segments import new_rows
 from .table import Groups, GroupTable
 
 I64 = NDArray[np.int64]
-TABLE_BYTES = 2 * 24 + 24  # per row: slots of the table, and what packing adds
 PAGE_BYTES = 1024  # per page: addresses
 
 
@@ -96,7 +95,7 @@ def pinned_front(
         if 2 * size > left:  # a page is read and packed: twice there
             break
         more = int(master.read(np.array([count], np.int64), []).rows[0])
-        left -= 2 * int(size) + TABLE_BYTES * (more + 1)
+        left -= 2 * int(size) + PINNED_ROW_BYTES * (more + 1)
         if left < 0:
             break
         count, rows = count + 1, rows + more

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..budget import least_bytes, show_bytes
+from ..budget import STREAM_ROW, least_bytes, show_bytes
 from ..errors import BudgetError, MasterError
 from ..spec import ALGORITHMS, Algorithm, MasterFacts, Params, Workload
 from .machine import Machine, this_machine
@@ -137,7 +137,7 @@ def _plan(
                 continue
             except BudgetError as error:
                 least = error if least is None or error.least < least.least else least
-                least_here = least_bytes(algorithm, master, max(2048, workload.row_bytes))
+                least_here = least_bytes(algorithm, master, max(STREAM_ROW, workload.row_bytes))
                 reason = f"needs {show_bytes(least_here)} of memory at least"
         lost.append(Alternative(name, None, reason))
     if not found:

@@ -19,7 +19,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from ..budget import least_bytes, read_size, show_bytes
+from ..budget import STREAM_ROW, least_bytes, read_size, show_bytes
 from ..errors import SpecError
 from .machine import Machine
 from .predict import Prediction, predict
@@ -65,7 +65,7 @@ def least_memory_for(rate: float, case: Case, machine: Machine) -> Prediction:
     count. Refused where no memory is enough: what the processor does per row takes time as well."""
     if not rate > 0:
         raise SpecError(f"rate={rate!r} is not a number of rows per second above 0")
-    low = least_bytes(case.algorithm, case.master, max(2048, case.workload.row_bytes))
+    low = least_bytes(case.algorithm, case.master, max(STREAM_ROW, case.workload.row_bytes))
     high = low
     while True:
         found = tune(replace(case, memory=high), machine)

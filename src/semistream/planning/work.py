@@ -19,6 +19,11 @@ from ..budget import (
     AWAKE,
     CHUNK_BYTES,
     COLLECT,
+    FETCH_COPIES,
+    FETCH_KEYS,
+    PAGES_FILL,
+    PINNED_ROW_BYTES,
+    SEGMENTS,
     STREAM_ROW,
     Split,
     cached_keys,
@@ -31,8 +36,6 @@ from .laws import ssij as planned
 FILLED = 0.9  # of a front stage's room: its youngest and oldest segments are being made
 FILLING = 0.75  # of the repetition below which a front stage sleeps: with less it surely does
 KNOWS = 0.65  # as many of the most popular keys would hit as often as those that it has found
-COPIES = 3  # of a row while a database sends it
-MOST_KEYS = 10_000  # that a database is asked for at once
 TOLD = 8  # a sample tells the popularity of one key in so many that it has seen
 EMPTY = DiskWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -112,7 +115,7 @@ def _front(case: Case, split: Split) -> tuple[float, float, bool]:
     known = 1 - case.workload.orphans
     if case.algorithm.front == "pinned":
         # A page is in memory twice while it is packed.
-        rows = min(master.rows, split.front / (2 * master.row_bytes + 72))
+        rows = min(master.rows, split.front / (2 * master.row_bytes + PINNED_ROW_BYTES))
         mass = zipf.share(rows, master.rows, skew) if case.workload.ordered else rows / master.rows
         return rows, known * mass, False
     if case.algorithm.front != "groups" or (master.overlapping and case.algorithm.disk != "scan"):
@@ -153,7 +156,7 @@ def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool
     together = waiting_rows(split.backlog, STREAM_ROW, linked, _width(case.workload))
     rounds = disk == "sweep" and not (master.mapped or master.by_key or case.ordered)
     least = together if disk == "scan" else 2 * together if rounds else 0
-    watched = max(1024, room * 16 // 18, least)
+    watched = max(1024, room * SEGMENTS // (SEGMENTS + 2), least)
     # A round is so long that the cache answers rows before it is judged.
     limit = ASLEEP * (FILLING if rounds else 1.0)
     if 1 - zipf.expected_distinct(watched, rows, skew) / watched >= limit:
@@ -210,7 +213,7 @@ def _fetched(case: Case, split: Split, cached: float, misses: float, slots: floa
     together = max(1.0, batch if now else swept(misses) * slots)
     missed = 1 - zipf.share(min(cached, master.rows), master.rows, skew)
     keys = zipf.expected_distinct(together, master.rows, skew, min(cached, master.rows - 1.0))
-    at_once = max(1.0, min(MOST_KEYS, split.read / COPIES / max(16, master.row_bytes)))
+    at_once = max(1.0, min(FETCH_KEYS, split.read / FETCH_COPIES / max(16, master.row_bytes)))
     calls = math.ceil(keys / at_once)
     each = missed / max(1.0, together)
     size = keys * each * master.row_bytes
@@ -337,7 +340,7 @@ class Rhythm:
             read = self.misses / max(1e-12, self.reads)
             return self.slots / 4 + read / 2 if self.mapped else read
         if self.kind == "plan":
-            return planned.FILL / 2 * self.slots
+            return PAGES_FILL / 2 * self.slots
         if self.part_rows:
             return self.part_rows
         return self.slots * (swept(self.misses) if self.kind == "sweep" else 1.0)
@@ -354,7 +357,7 @@ class Rhythm:
         return self._piece_by_piece(batch, piece)
 
     def _piece_by_piece(self, batch: float, piece: float) -> float:
-        most = (planned.FILL if self.kind == "plan" else 1.0) * self.slots
+        most = (PAGES_FILL if self.kind == "plan" else 1.0) * self.slots
         # Fewer free slots than this are not filled. (ssij fills them all, but cached pages answer
         # rows only by the thousand, so that few of the last ones leave again.)
         least = {"lookup": 1.0, "plan": self.slots / 20}.get(self.kind, self.slots / 16)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from ..budget import SWEEP_PARTS
 from ..errors import StateError
 from ..join import SemiStreamJoin, Stats
 from ..join.adapt import Pace
 from ..master import Master, open_master
-from ..planning.laws import PARTS
 from ..spec import Params, join_type
 from .rows import On, assert_same_rows, name_pairs, oracle, rebatch
 
@@ -162,7 +162,7 @@ class _JoinCheck:
         up one by one, a row at least in every step."""
         most = self.join.master.describe().pages + 2
         if self.join.algorithm.disk == "sweep":  # the rest of a round and another one
-            most += 2 * PARTS
+            most += 2 * SWEEP_PARTS
         if self.join.algorithm.disk == "seek":
             most += 2 * self.join.stats.waiting
         before = self.join.stats.steps

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import semistream as ss
+from semistream.budget.sizes import SWEEP_PARTS
 from semistream.errors import SpecError
 from semistream.planning.laws import family, ssij, sweeps, zipf
 from semistream.planning.laws.family import disk_work
@@ -150,7 +151,7 @@ def test_a_sweep_in_parts_matches_simulation(ordered: bool, skew: float, slots: 
     rows, pages = 50_000, 500
     draws = simulator.Draws(rows, skew, seed=5)
     page = simulator.page_of_rank(rows, pages, ordered, draws.random)
-    rolled = simulator.Rolled(draws, page, slots, sweeps.PARTS, gap)
+    rolled = simulator.Rolled(draws, page, slots, SWEEP_PARTS, gap)
     reads, brought = rolled.per_row(6, 12 if slots > 500 else 120)
     all_used = slots / sweeps.ROLLED  # the simulator has no bytes to wait for
     work = disk_work(

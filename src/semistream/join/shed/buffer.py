@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...budget import Ledger
+from ...budget import CHUNK_BYTES, Ledger
 from ...rows.chunks import Chunks
 from ...rows.failures import RECOVERABLE
 
 I64 = NDArray[np.int64]
-CHUNK_BYTES = 512  # what a chunk costs besides its rows
 PARTS = 16  # of the buffer: memory comes back by such pieces
 
 

@@ -14,6 +14,6 @@ how far each law is off.
 from . import ssij, zipf
 from .family import disk_work
 from .setting import DiskWork, Setting
-from .sweeps import PARTS, rounds, swept
+from .sweeps import rounds, swept
 
-__all__ = ["PARTS", "DiskWork", "Setting", "disk_work", "rounds", "ssij", "swept", "zipf"]
+__all__ = ["DiskWork", "Setting", "disk_work", "rounds", "ssij", "swept", "zipf"]

@@ -23,12 +23,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from ...budget import PAGES_FILL, PAGES_OLD, PAGES_PENDING
 from . import zipf
 from .numbers import FloatArray, as_floats
 
-PENDING = 4096.0  # new rows that are looked at together
-FILL = 0.7  # of the slots, when a join phase comes
-OLD = 8.0  # over age: so many times the slots came after it
 TERMS = 12  # phases that are looked at one by one
 EXACT = 16  # thresholds up to this are summed up exactly
 LONGEST = 64  # phases that such a sum goes through
@@ -56,10 +54,10 @@ def solve(
     missed = 1 - cached_share
     if missed <= 1e-9 or counts.sum() <= 0:
         return Planned(1.0, 0.0, 1.0, 0.0)
-    filled = FILL * waiting
+    filled = PAGES_FILL * waiting
     arrivals = filled / 2 / (1 - cached_share * _looked_at(filled / 2))
     for _ in range(8):
-        crowd = _Crowd(counts, shares * arrivals, OLD * waiting / arrivals, ordered)
+        crowd = _Crowd(counts, shares * arrivals, PAGES_OLD * waiting / arrivals, ordered)
         theta, read, left = crowd.leaving(filled / 2)
         if left >= 0.499 * filled:
             break
@@ -75,7 +73,7 @@ def _looked_at(arrivals: float) -> float:
     That is done for thousands of rows at a time; the last ones wait for the join phase, which
     answers them without a read, but they take slots until then.
     """
-    return 0.0 if arrivals < PENDING else 1 - PENDING / 2 / arrivals
+    return 0.0 if arrivals < PAGES_PENDING else 1 - PAGES_PENDING / 2 / arrivals
 
 
 @dataclass(frozen=True)

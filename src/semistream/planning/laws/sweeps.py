@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...budget import SWEEP_PARTS
 from . import zipf
 from .numbers import as_floats
 from .setting import DiskWork, Setting
-
-PARTS = 4
-"""A sweep over pages that are read frees one in so many slots at a time."""
 
 ROLLED = 0.985
 """Of the slots that a sweep could use, those that one in parts does: bytes of rows that have left
@@ -48,12 +46,12 @@ def rounds(setting: Setting) -> tuple[float, float]:
     for than fit into a part is one alone: all of its rows and half of the others wait when it
     comes."""
     used = ROLLED * swept(setting.missed) * setting.waiting
-    parts = min(2.0 * PARTS - 1, setting.spans or setting.pages)
+    parts = min(2.0 * SWEEP_PARTS - 1, setting.spans or setting.pages)
     hottest = _hottest(setting)
     if hottest * parts <= 1:
         return 2 * used * parts / (parts + 1), parts
     rows = 2 * used / (1 + hottest)
-    return rows, 1 + (1 - hottest) * rows * PARTS / used
+    return rows, 1 + (1 - hottest) * rows * SWEEP_PARTS / used
 
 
 def swept(missed: float) -> float:
