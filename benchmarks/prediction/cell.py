@@ -36,7 +36,7 @@ from semistream.master.facts import facts
 from semistream.planning.predict import Prediction
 from semistream.testing import ManualClock
 
-TIMED_WINDOWS = {"sweep": 8, "scan": 2, "seek": 3, "plan": 4, "lookup": 0, "none": 0}
+TIMED_WINDOWS = {"sweep": 8, "scan": 2, "seek": 3, "pages": 4, "lookup": 0, "none": 0}
 MISSES = 4_000  # that are counted at least, on a modelled device
 MADE = 200_000  # stream rows that are made at a time
 MOST_WARM, MOST_COUNTED = 8_000_000, 3_000_000  # rows, on a modelled device

@@ -40,7 +40,7 @@ from semistream.testing import ManualClock
 
 LEARNING = 3  # times as long a warm-up for joins that learn, on this machine
 LONGER = 2  # times as many rows at most, on a modelled disk
-TIMED_WINDOWS = {"sweep": 7, "scan": 2, "seek": 3, "plan": 4, "lookup": 0, "none": 0}
+TIMED_WINDOWS = {"sweep": 7, "scan": 2, "seek": 3, "pages": 4, "lookup": 0, "none": 0}
 QUARTERS = 4  # segments of a cycle
 MOST_ROUNDS = 4  # of a sweep in parts on a modelled disk; each is a segment
 T_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 1 .. 10 degrees

@@ -127,16 +127,104 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
 
 
 @dataclass(frozen=True)
+class DiskFacts:
+    """What is known of a disk phase below it: to divide memory, to refuse masters, to predict. Its
+    class has the same facts; the defaults fit one that sorts its rows and finds them by an index.
+    """
+
+    linked: bool = False  # waiting rows are found by their code
+    answers_at_once: bool = False  # rows are answered in the call that brings them
+    scans: bool = False  # reads the whole master, again and again
+    blocks: bool = False  # reads a block of pages around a waiting row, and may answer it alone
+    ranges: bool = False  # finds pages by ranges of keys, which the master must have
+    borrows: bool = False  # a sleeping front stage's memory, for more waiting rows
+    goes_round: bool = False  # where pages are read: answers part after part of what waits
+    by_key: str = ""  # the phase in its place where the master fetches many keys at once
+    pool_knob: str = ""  # the Params that says how much a pool of pages gets, if there is one
+    pools_mapped: bool = False  # pages of a mapped master count as well
+
+    @property
+    def one_size(self) -> bool:
+        """Whether its reads are all of one size, which can be tuned."""
+        return self.scans or self.blocks
+
+
+@dataclass(frozen=True)
+class FrontFacts:
+    """What is known of a front stage below it."""
+
+    learns: bool = False  # caches the keys that come often
+    pins: bool = False  # holds the first pages
+    whole: bool = False  # holds the whole master: nothing waits
+
+    @property
+    def answers(self) -> bool:
+        """Whether it answers any rows."""
+        return self.learns or self.pins or self.whole
+
+
+DISK_FACTS: dict[str, DiskFacts] = {  # disk phases enter themselves, too (disk/base.py)
+    "sweep": DiskFacts(borrows=True, goes_round=True, by_key="fetch"),
+    "scan": DiskFacts(linked=True, scans=True),
+    "seek": DiskFacts(linked=True, blocks=True, ranges=True),
+    "lookup": DiskFacts(answers_at_once=True, by_key="fetch_now", pool_knob="page_pool"),
+    "pages": DiskFacts(ranges=True, pool_knob="front_share", pools_mapped=True),
+    "none": DiskFacts(),
+}
+FRONT_FACTS = {
+    "none": FrontFacts(),
+    "groups": FrontFacts(learns=True),
+    "pinned": FrontFacts(pins=True),
+    "all": FrontFacts(whole=True),
+}
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """A member of the family: a front stage before a disk phase."""
 
     name: str
     front: str  # none | groups | pinned | all
-    disk: str  # sweep | scan | lookup | seek | plan | none
+    disk: str  # the word of a class in disk/: sweep | scan | lookup | seek | pages; or none
     needs: str  # nothing | index | memory
-    share: float  # of the budget for the front stage (plan: for its page cache)
+    share: float  # of the budget for the front stage, or for a pool of pages
     source: str
     help: str
+    equal_reads: bool = False  # a scan's reads are a k-th of the master each, for a whole k
+
+    @property
+    def disk_facts(self) -> DiskFacts:
+        return DISK_FACTS.get(self.disk, DiskFacts())
+
+    @property
+    def front_facts(self) -> FrontFacts:
+        return FRONT_FACTS.get(self.front, FrontFacts())
+
+    @property
+    def needs_index(self) -> bool:
+        return self.needs == "index"
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether it must be able to read the master from the first row to the last."""
+        return self.disk_facts.scans or self.front_facts.whole
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows of the master stay in memory for good."""
+        return self.front_facts.pins or self.front_facts.whole
+
+    @property
+    def pools_pages(self) -> bool:
+        """Whether the share of its cache is for pages, not for rows before the disk phase."""
+        return self.front == "none" and bool(self.disk_facts.pool_knob)
+
+    @property
+    def cache_knob(self) -> str | None:
+        """The Params that says the share of its cache; None: it has none, or no choice."""
+        if self.pools_pages:
+            return self.disk_facts.pool_knob
+        return None if self.front_facts.whole or not self.front_facts.answers else "front_share"
 
 
 _P0 = "CMESHJOIN"
@@ -149,7 +237,8 @@ _FAMILY = (
     Algorithm("sweepjoin", "groups", "sweep", "index", 0.55, "semistream",
               "one ordered sweep over just the pages that waiting rows need, hot keys from memory"),
     Algorithm("meshjoin", "none", "scan", "nothing", 0.0, _P4,
-              "cyclic sequential scan; a row leaves after it met the whole master"),
+              "cyclic sequential scan; a row leaves after it met the whole master",
+              equal_reads=True),
     Algorithm("rmeshjoin", "none", "scan", "nothing", 0.0, "R-MESHJOIN, reconstructed",
               "meshjoin whose disk buffer does not depend on the size of the master"),
     Algorithm("cmeshjoin", "groups", "scan", "nothing", 0.12, _P0,
@@ -164,7 +253,7 @@ _FAMILY = (
               "one index lookup per stream row, in arrival order"),
     Algorithm("cinlj", "groups", "lookup", "index", 0.7, _P3,
               "inlj behind a cache of hot keys"),
-    Algorithm("ssij", "none", "plan", "index", 0.3, "SSIJ, as described in " + _P1,
+    Algorithm("ssij", "none", "pages", "index", 0.3, "SSIJ, as described in " + _P1,
               "rows wait under their page; the most wanted pages are read first, some are cached"),
     Algorithm("memory", "all", "none", "memory", 0.0, "bound",
               "the whole master in a hash table: as fast as memory allows, if it fits"),

@@ -65,7 +65,7 @@ def test_a_running_join_knows_its_stream(algorithm, orphans) -> None:
         run(join, numbers)
         known = join.workload()
         assert join.stats.bytes_held >= SAMPLE_BYTES
-    whole = sample.WHOLE
+    whole = sample.FIRST_ROWS
     assert known.skew_error is not None
     assert abs(known.skew - 1) <= 3 * known.skew_error < 0.15
     assert known.orphans == pytest.approx(strange.mean())
@@ -133,7 +133,7 @@ def test_only_some_rows_are_looked_at(rows) -> None:
         if kept.wants(rows, (0, 0)):
             kept.add(codes, usable, lambda: 8 * rows)
             looked += 1
-    whole, often = sample.WHOLE, sample.OFTEN
+    whole, often = sample.FIRST_ROWS, sample.OFTEN
     assert kept.rows <= 2 * max(whole, rows) + 1e6 / sample.ONE_IN + rows
     assert looked <= 2 * whole / rows + 1e6 / max(often, rows) + 2
     assert kept.keyed == pytest.approx(kept.rows / 2, rel=0.1)

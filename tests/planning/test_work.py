@@ -15,9 +15,10 @@ from semistream.budget.split import split_memory
 from semistream.master.facts import facts
 from semistream.planning.device import DEVICES
 from semistream.planning.machine import DEFAULT_MACHINE
+from semistream.planning.phases import LookupRhythm, Rhythm, ScanRhythm, SeekRhythm, SweepRhythm
 from semistream.planning.predict import predict
 from semistream.planning.tune import tune
-from semistream.planning.work import Case, Rhythm, Work, work_of
+from semistream.planning.work import Case, Work, work_of
 from semistream.rows.layout import row_bytes
 from semistream.spec import MasterFacts, Workload
 from tests.helpers.fed_join import SCHEMA, FedJoin, make_store
@@ -140,23 +141,23 @@ def test_a_lookup_behind_a_cache_reads_a_page_per_miss(fed: FedJoin) -> None:
 
 def test_pieces_by_hand() -> None:
     """1,600 slots, pieces of up to 1,000 rows, batches of 10,000."""
-    sweep = Rhythm("sweep", True, 10_000, 1_000, 1_600, 1.0)
+    sweep = SweepRhythm(True, 10_000, 1_000, 1_600, 1.0)
     assert sweep.steps == 1 / 1_600
     assert sweep.pieces == pytest.approx(2 / 1_600, rel=0.05), "1,000 rows and 600"
-    half = Rhythm("sweep", True, 10**9, 10**9, 1_600, 0.5)
+    half = SweepRhythm(True, 10**9, 10**9, 1_600, 0.5)
     # 1600, 800, 400, 200, 100: after these 50 slots are free, less than a 16th.
     assert half.pieces == pytest.approx(5 / 3_100, rel=0.05)
-    lookup = Rhythm("lookup", False, 4_000, 10_000, 1_600, 1.0)
+    lookup = LookupRhythm(False, 4_000, 10_000, 1_600, 1.0)
     assert lookup.steps == 3 / 4_000
     assert lookup.pieces == pytest.approx(3 / 4_000, rel=0.05), "1,600, 1,600 and 800"
-    seek = Rhythm("seek", False, 10**9, 10_000, 1_600, 1.0, reads=1 / 10)
+    seek = SeekRhythm(False, 10**9, 10_000, 1_600, 1.0, reads=1 / 10)
     assert seek.steps == 1 / 10
     assert seek.pieces == pytest.approx(1 / 105, rel=0.05), (
         "when 100 slots are free, and half a read"
     )
-    scan = Rhythm("scan", False, 10**9, 10_000, 1_600, 1.0, reads=1 / 10)
+    scan = ScanRhythm(False, 10**9, 10_000, 1_600, 1.0, reads=1 / 10)
     assert scan.pieces == pytest.approx(1 / 10)
-    assert Rhythm("none", True, 2_500, 1_000, 0, 0.0).pieces == 3 / 2_500
+    assert Rhythm(True, 2_500, 1_000, 0, 0.0).pieces == 3 / 2_500
 
 
 def _said(asked: Case) -> Work:

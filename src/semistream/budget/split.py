@@ -111,14 +111,14 @@ def least_bytes(
 ) -> int:
     """The least memory that works."""
     least = _total(master, _least(master, stream_row, shed))
-    return least + (whole_bytes(master) if algorithm.front == "all" else 0)
+    return least + (whole_bytes(master) if algorithm.front_facts.whole else 0)
 
 
 def least_memory(
     algorithm: Algorithm, master: MasterFacts, budget: int, stream_row: int, shed: bool = False
 ) -> None:
     """Refuse what the master cannot do, and a budget that cannot work."""
-    if algorithm.needs == "index" and not master.indexed:
+    if algorithm.needs_index and not master.indexed:
         raise MasterError(
             f"{algorithm.name} needs an index on {list(master.key)}, which {master.name} has not; "
             'use algorithm="meshjoin", or build a store from it with Store.create'
@@ -145,7 +145,7 @@ def split_memory(
     least_memory(algorithm, master, budget, stream_row, shed)
     least, mapped = _least(master, stream_row, shed), master.mapped
     extra = budget - _total(master, least)  # beyond what it takes to work at all
-    if algorithm.front == "all":
+    if algorithm.front_facts.whole:
         extra -= whole_bytes(master)
     output = least.output + min(extra // 8, MOST_OUTPUT)
     output = min(output, max(least.output, params.output_bytes or output))
@@ -157,8 +157,8 @@ def split_memory(
     front = int(_share(algorithm, params) * left)
     stream = (left - front) // 3 if shed else 0
     pool = 0
-    if algorithm.disk in ("plan", "lookup") and algorithm.front == "none":
-        front, pool = 0, front if not mapped or algorithm.disk == "plan" else 0
+    if algorithm.pools_pages:
+        front, pool = 0, front if not mapped or algorithm.disk_facts.pools_mapped else 0
     rows = least.piece_rows + intake // INTAKE_BYTES
     backlog = least.backlog + left - front - stream - (0 if mapped else pool)
     sample = sample_bytes(backlog, params.sketch)
@@ -178,7 +178,7 @@ def split_memory(
 def _for_reads(algorithm: Algorithm, params: Params, extra: int, asked: int) -> int:
     """What reads get beyond the least. Where they are of one size they take no more than that, and
     what was asked for gets up to a half."""
-    if algorithm.disk not in ("scan", "seek"):
+    if not algorithm.disk_facts.one_size:
         return min(extra // 8, MOST_READ)
     return min(asked, extra // 2 if params.read_bytes is not None else extra // 8)
 
@@ -218,11 +218,11 @@ def divided(
 
 
 def _share(algorithm: Algorithm, params: Params) -> float:
-    if algorithm.name == "inlj":
-        return params.page_pool
-    if algorithm.share == 0 or params.front_share is None:
-        return algorithm.share
-    return params.front_share
+    """Of what is left, for cached rows or pages."""
+    if algorithm.cache_knob is None:
+        return 0.0
+    asked: float | None = getattr(params, algorithm.cache_knob)
+    return algorithm.share if asked is None else asked
 
 
 def read_size(algorithm: Algorithm, master: MasterFacts, budget: int) -> int:
@@ -233,11 +233,11 @@ def read_size(algorithm: Algorithm, master: MasterFacts, budget: int) -> int:
     them the fewer steps. meshjoin ties it to the master all the same: a k-th of it for a whole k.
     hybridjoin's family: a few pages around the looked up key. Others: all that memory allows.
     """
-    if algorithm.disk == "seek":
+    if algorithm.disk_facts.blocks:
         return SEEK_PAGES * (master.max_page_bytes + 1024)
-    if algorithm.disk != "scan":
+    if not algorithm.disk_facts.scans:
         return MOST_MAPPED
     best = MOST_MAPPED if master.mapped else int(math.sqrt(KAPPA * (KAPPA + budget)) - KAPPA)
-    if algorithm.name == "meshjoin":
+    if algorithm.equal_reads:
         return -(-master.bytes // max(1, round(master.bytes / max(1, best))))
     return best

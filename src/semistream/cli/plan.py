@@ -19,6 +19,7 @@ from ..planning import (
     Machine,
     Plan,
     cannot,
+    has_law,
     least_memory_for,
     sketch_stream,
     this_machine,
@@ -240,6 +241,8 @@ def _least(
     refused, found = None, []
     for name in among or ALGORITHMS:
         if cannot(ALGORITHMS[name], known) is not None:
+            continue
+        if among is None and not has_law(ALGORITHMS[name]):
             continue
         case = Case(ALGORITHMS[name], known, workload, 0, columns=columns)
         try:

@@ -1,30 +1,21 @@
-"""Rows that wait, and how they meet the master: each is answered once, within one pass over it."""
+"""Rows that wait, and how they meet the master: each is answered once, within one pass over it.
+
+Every module of this folder is imported, and a class in it that has a word can be named by a row of
+`semistream.spec.ALGORITHMS`: a new disk phase is a new file, and nothing else changes.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from .backlog import Backlog
-from .base import DiskPhase, Parts
-from .condition import Nested, Residual
-from .fetch import Fetch, FetchNow
+from .base import DiskPhase, Parts, phase_named
 from .groups import shows_groups
-from .lookup import Lookup
 from .none import NoDisk
-from .scan import Scan
-from .seek import Seek
-from .ssij import PagePlan
 from .sweep import Sweep
 
-PHASES: dict[str, type[DiskPhase]] = {
-    "none": NoDisk,
-    "sweep": Sweep,
-    "scan": Scan,
-    "lookup": Lookup,
-    "seek": Seek,
-    "plan": PagePlan,
-    "residual": Residual,
-    "nested": Nested,
-    "fetch": Fetch,
-    "fetch_now": FetchNow,
-}
-BY_KEY = {"sweep": "fetch", "lookup": "fetch_now"}  # where the master brings many keys at once
-__all__ = ["BY_KEY", "PHASES", "Backlog", "DiskPhase", "NoDisk", "Parts", "Sweep", "shows_groups"]
+for _module in iter_modules(__path__):  # in a folder or in a zip file
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["Backlog", "DiskPhase", "NoDisk", "Parts", "Sweep", "phase_named", "shows_groups"]

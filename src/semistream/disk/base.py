@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..budget import Ledger
+from ..errors import SpecError
 from ..front import Front
 from ..master import Master, Pages
 from ..output import Output
-from ..spec import Params
+from ..spec import DISK_FACTS, DiskFacts, Params
 from .backlog import Backlog
 
 I64 = NDArray[np.int64]
@@ -41,11 +42,49 @@ class Parts:
     in_order: bool = False  # True: answers are held until all older rows have theirs
 
 
+_PHASES: dict[str, type[DiskPhase]] = {}
+
+
+def phase_named(word: str) -> type[DiskPhase]:
+    try:
+        return _PHASES[word]
+    except KeyError:
+        known = ", ".join(sorted(_PHASES))
+        raise SpecError(
+            f"there is no disk phase {word!r}; write it into a file of semistream/disk, or choose "
+            f"one of {known}"
+        ) from None
+
+
 class DiskPhase(ABC):
+    """A class with a `word` is found by it: `class Toy(DiskPhase, word="toy")`."""
+
     keeps = True  # False: it has no rows that wait
-    linked = False  # True: waiting rows are found by their code
-    answers_at_once = False  # True: rows are answered in the call that brings them
     ending = False  # True: no rows come before all that wait are answered
+
+    # What the division of memory and predictions know of it: spec.DiskFacts says what these mean.
+    linked: ClassVar[bool] = False
+    answers_at_once: ClassVar[bool] = False
+    scans: ClassVar[bool] = False
+    blocks: ClassVar[bool] = False
+    ranges: ClassVar[bool] = False
+    borrows: ClassVar[bool] = False
+    goes_round: ClassVar[bool] = False
+    by_key: ClassVar[str] = ""
+    pool_knob: ClassVar[str] = ""
+    pools_mapped: ClassVar[bool] = False
+
+    def __init_subclass__(cls, word: str | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if word is not None:
+            known = _PHASES.setdefault(word, cls)
+            if known is not cls:
+                raise TypeError(f"two disk phases have the word {word!r}: {known} and {cls}")
+            DISK_FACTS.setdefault(word, cls.facts())
+
+    @classmethod
+    def facts(cls) -> DiskFacts:
+        return DiskFacts(**{field.name: getattr(cls, field.name) for field in fields(DiskFacts)})
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts

@@ -24,7 +24,7 @@ I32 = NDArray[np.int32]
 TILE_BYTES = 256  # of memory per pair, columns of both sides included
 
 
-class Residual(Scan):
+class Residual(Scan, word="residual"):
     def _pairs(self, pages: Pages, valid: I64) -> Iterator[tuple[I32, I64] | Failure]:
         step = self._tile()
         for found in super()._pairs(pages, valid):
@@ -54,7 +54,7 @@ class Residual(Scan):
         return slots[keep], loc[keep]
 
 
-class Nested(Residual):
+class Nested(Residual, word="nested"):
     linked = False
 
     def __init__(self, parts: Parts) -> None:

@@ -29,8 +29,9 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 
 
-class Fetch(Sweep):
+class Fetch(Sweep, word="fetch"):
     goes_round = False
+    by_key = ""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -109,7 +110,7 @@ class Fetch(Sweep):
         return distinct.combine_chunks().to_batches()[0]
 
 
-class FetchNow(Fetch):
+class FetchNow(Fetch, word="fetch_now"):
     """inlj and cinlj: rows are answered in the call that brings them."""
 
     answers_at_once = True

@@ -30,9 +30,10 @@ I32 = NDArray[np.int32]
 SAMPLE = 4096
 
 
-class Lookup(Sweep):
+class Lookup(Sweep, word="lookup"):
     borrows = goes_round = False
     answers_at_once = True
+    by_key, pool_knob = "fetch_now", "page_pool"
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

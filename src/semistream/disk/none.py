@@ -10,7 +10,7 @@ import pyarrow as pa
 from .base import DiskPhase, Parts
 
 
-class NoDisk(DiskPhase):
+class NoDisk(DiskPhase, word="none"):
     keeps = False
 
     def __init__(self, parts: Parts | None = None) -> None:

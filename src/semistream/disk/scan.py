@@ -43,8 +43,8 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 
 
-class Scan(DiskPhase):
-    linked = True
+class Scan(DiskPhase, word="scan"):
+    linked = scans = True
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

@@ -41,9 +41,10 @@ ITERATIONS = 1024  # lookups in one kernel call, at most
 NO_OWNERS = np.zeros(0, np.int32)
 
 
-class Seek(Sweep):
-    linked = True
+class Seek(Sweep, word="seek"):
+    linked = blocks = ranges = True
     borrows = goes_round = False
+    by_key = ""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

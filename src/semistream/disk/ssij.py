@@ -33,8 +33,10 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 
 
-class PagePlan(Sweep):
+class PagesWanted(Sweep, word="pages"):
     borrows = goes_round = False
+    ranges = pools_mapped = True
+    by_key, pool_knob = "", "front_share"
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -98,7 +100,7 @@ class PagePlan(Sweep):
             order = np.argsort(low, kind="stable")
             slots, codes, low, high = slots[order], codes[order], low[order], high[order]
         single = (high - low == 1) & (backlog.resume[slots] == 0)
-        chosen = self._plan(slots, low, single)
+        chosen = self._pages_to_read(slots, low, single)
         mine = np.zeros(len(slots), np.bool_)
         mine[single] = chosen[low[single]]
         if self._view is not None:
@@ -111,7 +113,7 @@ class PagePlan(Sweep):
             yield from self._answer(slots[rest], codes[rest])
         self._utility /= 2
 
-    def _plan(self, slots: I32, low: I32, single: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _pages_to_read(self, slots: I32, low: I32, single: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The pages to read now: over-age ones, then by waiting rows, until half of them go."""
         backlog = self.parts.backlog
         waiting = np.bincount(low[single], minlength=len(self._utility))

@@ -35,9 +35,9 @@ I32 = NDArray[np.int32]
 LATE = 3  # times the rows that wait: when so many came after one, it is over age. A round has 1.7
 
 
-class Sweep(DiskPhase):
-    borrows = True  # the front stage's memory while that sleeps
-    goes_round = True  # where pages are read: part after part
+class Sweep(DiskPhase, word="sweep"):
+    borrows = goes_round = True
+    by_key = "fetch"
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ..budget import COLLECT, Ledger, Split
-from ..disk import BY_KEY, PHASES, Backlog, DiskPhase, NoDisk, Parts, shows_groups
+from ..disk import Backlog, DiskPhase, NoDisk, Parts, phase_named, shows_groups
 from ..front import ExpiringGroups, Front, KeyGroups, load_whole, pinned_block, pinned_front
 from ..master import Master, Pages
 from ..output import Output
@@ -48,7 +48,7 @@ def make_phase(
     pinned_pages: int,
 ) -> DiskPhase:
     """The disk phase, with a backlog for the rows that wait."""
-    kind = PHASES[_disk(question)]
+    kind = phase_named(_disk(question))
     if kind is NoDisk:
         return NoDisk()
     shape = design.shape
@@ -74,13 +74,14 @@ def make_phase(
 def _disk(question: Question) -> str:
     if question.spec.condition is not None:
         return "residual" if question.spec.on else "nested"
-    disk = question.algorithm.disk
-    return BY_KEY.get(disk, disk) if question.master.by_key else disk
+    algorithm = question.algorithm
+    by_key = algorithm.disk_facts.by_key if question.master.by_key else ""
+    return by_key or algorithm.disk
 
 
 def front_bytes(question: Question, split: Split) -> int:
     """Of the front stage's share, what groups have that are complete."""
-    collects = question.algorithm.disk == "scan" and not shows_groups(question.master)
+    collects = question.algorithm.disk_facts.scans and not shows_groups(question.master)
     return split.front - (split.front // COLLECT if collects else 0)
 
 

@@ -145,7 +145,7 @@ class Engine:
         """The split that a division makes."""
         question, split = self.question, self.design.split
         where = (facts(question.master), question.budget, self.design.widest, question.shed)
-        groups = question.algorithm.front == "groups" or bool(split.pool)
+        groups = question.algorithm.front_facts.learns or bool(split.pool)
         fixed = None if groups else split.front  # pinned pages stay, or there is no cache
         return divided(split, *where, division, fixed)
 
@@ -182,7 +182,7 @@ class Engine:
         self.phase.trim(self.split.pool)
         if self.front.learns:
             self.front.resize(front_bytes(self.question, self.split))
-        elif type(self.front) is Front and self.question.algorithm.front == "groups":
+        elif type(self.front) is Front and self.question.algorithm.front_facts.learns:
             made = make_front(self.question, self.design, self.split, self.ledger)
             self.front = made[0]  # it was not worth having
 

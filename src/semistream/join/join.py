@@ -17,7 +17,7 @@ import pyarrow as pa
 from ..budget import Ledger
 from ..errors import BudgetError, MasterError, SpecError, StateError
 from ..master import Master, Source
-from ..planning import workload_of
+from ..planning import has_law, workload_of
 from ..rows.encodings import Encodings
 from ..rows.failures import Failure
 from ..rows.keys import On
@@ -298,9 +298,12 @@ class SemiStreamJoin:
         the others lost. With algorithm="auto" all of them are compared. What is known of the stream
         comes from workload=; `sketch_stream` finds it in a sample."""
         if self._question.plan is None:
+            why = "with a condition or with shedding,"
+            if not has_law(self.algorithm):
+                why = "it has no cost law, so no rate is predicted and"
             return (
-                f"{self.algorithm.name}: {self.algorithm.help}\n  not planned: with a condition or "
-                "with shedding, memory is divided by fixed shares"
+                f"{self.algorithm.name}: {self.algorithm.help}\n  not planned: {why} memory is "
+                "divided by fixed shares"
             )
         return str(self._question.plan)
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from ..budget import STREAM_ROW, Split, least_memory, parse_bytes, split_memory
+from ..disk import phase_named
 from ..errors import MasterError, SpecError
 from ..master import Master, Source, facts, no_order, open_master
 from ..output import Shape, output_shape
-from ..planning import Plan, plan
+from ..planning import Plan, has_law, plan
 from ..rows.keys import KeyCoder, On, key_coder, pair_names
 from ..rows.layout import row_bytes
 from ..spec import (
@@ -69,7 +70,7 @@ class Question:
     budget: int
     params: Params
     shed: bool = False  # rows may be moved out: room for a stream buffer
-    plan: Plan | None = None  # why this algorithm and these knobs; None: there was no choice
+    plan: Plan | None = None  # why this algorithm and these knobs; None: nothing was predicted
     at_most_one: bool = False  # a stream row with two matches is an error
 
     def design(self, schema: pa.Schema, widest: int = STREAM_ROW) -> Design:
@@ -98,7 +99,7 @@ class Question:
     def caches(self) -> bool:
         """Where pages may overlap no page can tell that a key's rows are complete, and only a scan
         can learn them: else there is nothing to cache."""
-        return self.master.block_pages is None or self.algorithm.disk == "scan"
+        return self.master.block_pages is None or self.algorithm.disk_facts.scans
 
     def front_params(self) -> Params:
         """Without keys there are none to sample; without a cache it gets no memory."""
@@ -135,14 +136,15 @@ def ask(asked: Asked) -> Question:
     elif algorithm == "auto":
         algorithm = "sweepjoin" if condition is None else "rmeshjoin"
     chosen = algorithm_named(algorithm)
-    if condition is not None and (chosen.disk != "scan" or chosen.front != "none"):
+    if condition is not None and not (chosen.disk_facts.scans and chosen.front == "none"):
         raise SpecError(
             f"{chosen.name} joins on equal keys only; a condition needs "
             'algorithm="meshjoin" or "rmeshjoin"'
         )
+    phase_named(chosen.disk)  # refused here, if nobody has written it
     _check_master(opened, chosen)
     least_memory(chosen, known, budget, STREAM_ROW, sheds)
-    if free and planned is None:
+    if free and planned is None and has_law(chosen):
         planned = _planned(known, spec, budget, params, asked.workload, [chosen.name])
     params = params if planned is None else planned.params
     single = (at_most_one(asked.validate) or opened.must_be_unique) and not info.unique
@@ -195,15 +197,15 @@ def _planned(
 def _check_master(master: Master, chosen: Algorithm) -> None:
     """Refuse what this kind of master cannot do, besides what `least_memory` refuses."""
     info = master.describe()
-    if info.indexed and not master.ranges and chosen.disk in ("seek", "plan"):
+    if info.indexed and not master.ranges and chosen.disk_facts.ranges:
         raise MasterError(
             f"{chosen.name} reads ranges of keys, and {info.name} has none in the order of its key "
             f"{list(info.key)} (one integer, date or time column with an ordered index has); use "
             "sweepjoin, inlj or cinlj, which fetch rows by key"
         )
-    if not master.scans and chosen.disk in ("scan", "none"):
+    if not master.scans and chosen.reads_all:
         raise MasterError(no_order(info.name))
-    if master.ages and chosen.front in ("all", "pinned"):
+    if master.ages and chosen.keeps_rows:
         raise SpecError(
             f"{chosen.name} keeps rows of the master for good, so ttl= and updated_at= would have "
             "no effect; use another algorithm, or leave them out"

@@ -2,8 +2,10 @@
 
 from .choose import Plan, cannot, plan
 from .device import DEVICES, Device
+from .laws import has_law
 from .machine import DEFAULT_MACHINE, Machine, Points, ReadCost, this_machine
-from .predict import Operation, operations
+from .phases import Operation
+from .predict import operations
 from .sample import StreamSample
 from .tune import least_memory_for, tune
 from .work import KNOWS, Case, Work
@@ -24,6 +26,7 @@ __all__ = [
     "StreamSample",
     "Work",
     "cannot",
+    "has_law",
     "least_memory_for",
     "operations",
     "plan",

@@ -13,16 +13,17 @@ from typing import Any
 from ..budget import STREAM_ROW, least_bytes, show_bytes
 from ..errors import BudgetError, MasterError
 from ..spec import ALGORITHMS, Algorithm, MasterFacts, Params, Workload
+from .laws import has_law, require_law
 from .machine import Machine, this_machine
 from .predict import Prediction
 from .tune import tune
 from .work import Case
 
 BROADCAST = 10 << 20  # bytes of a table that Spark broadcasts by itself
-WHOLE = 0.5  # of the best rate: a master that can be held whole is, nothing waits then
+HELD_WHOLE = 0.5  # of the best rate: a master that can be held whole is, nothing waits then
 MOST_KNOWN = 256  # plans that are remembered: the same join is often made again
-PAGED = ("seek", "plan")  # disk phases that read pages around a key
-NEAR = 0.1  # rates that differ by less are alike: then the simplest is chosen
+ALIKE = 0.1  # rates that differ by less are alike: then the simplest is chosen
+NO_LAW = "has no cost law: nobody knows how fast it is, so it is never chosen; name it to have it"
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,11 @@ def plan(
     ordered: bool = False,
 ) -> Plan:
     """Tune every algorithm that can work (of those in `among`) and choose the fastest. Raises
-    BudgetError where none can."""
+    BudgetError where none can. One without a cost law is listed and never chosen; where it is all
+    that there is, a SpecError says so."""
     here = machine if machine is not None else this_machine()
-    key = (master, workload, memory, params, tuple(among or ()), columns, ordered, id(here))
+    names = tuple(ALGORITHMS if among is None else among)
+    key = (master, workload, memory, params, names, among is None, columns, ordered, id(here))
     made = _KNOWN.get(key)
     if made is None:
         made = _plan(master, workload, memory, here, params, among, columns, ordered)
@@ -125,11 +128,14 @@ def _plan(
 ) -> Plan:
     found, lost = [], []
     least: BudgetError | None = None
+    unknown: Algorithm | None = None
     for name in ALGORITHMS if among is None else among:
         algorithm = ALGORITHMS[name]
         reason = cannot(algorithm, master)
-        if reason is None and among is None and master.by_key and algorithm.disk in PAGED:
+        if reason is None and among is None and master.by_key and algorithm.disk_facts.ranges:
             reason = "reads pages, and a database is better asked by key; name it to have it"
+        if reason is None and not has_law(algorithm):
+            reason, unknown = NO_LAW, algorithm
         if reason is None:
             case = Case(algorithm, master, workload, memory, params or Params(), columns, ordered)
             try:
@@ -141,12 +147,14 @@ def _plan(
                 reason = f"needs {show_bytes(least_here)} of memory at least"
         lost.append(Alternative(name, None, reason))
     if not found:
+        if least is None and unknown is not None:
+            require_law(unknown)
         why = "; ".join(f"{a.algorithm} {a.reason}" for a in lost)
         raise least or MasterError(f"no algorithm can join with {master.name}: {why}")
     able = [p for p in found if not _waits_for_all(p)] or found
     best = max(p.rate for p in able)
-    whole = [p for p in found if p.case.algorithm.front == "all" and p.rate >= WHOLE * best]
-    chosen = next(p for p in [*whole, *able] if p.rate >= (1 - NEAR) * best or p in whole)
+    whole = [p for p in found if p.case.algorithm.front_facts.whole and p.rate >= HELD_WHOLE * best]
+    chosen = next(p for p in [*whole, *able] if p.rate >= (1 - ALIKE) * best or p in whole)
     others = sorted((p for p in found if p is not chosen), key=lambda p: -p.rate)
     beaten = [Alternative(p.case.algorithm.name, p.rate, _why(p, chosen)) for p in others]
     return Plan(chosen, (*beaten, *lost), tuple(_advice(chosen, machine)), machine)
@@ -155,18 +163,18 @@ def _plan(
 def _waits_for_all(found: Prediction) -> bool:
     """A scan where an index would do. Its rate may be high as long as the stream goes on; but rows
     wait for a whole pass over the master, and so does the end of every batch on Spark."""
-    return found.case.algorithm.disk == "scan" and found.case.master.indexed
+    return found.case.algorithm.disk_facts.scans and found.case.master.indexed
 
 
 def cannot(algorithm: Algorithm, master: MasterFacts) -> str | None:
     """Why an algorithm cannot join with a master, whatever the memory; None: it can."""
-    if algorithm.needs == "index" and not master.indexed:
+    if algorithm.needs_index and not master.indexed:
         return f"needs an index on {', '.join(master.key)}"
-    if algorithm.disk in ("seek", "plan") and not master.ranges:
+    if algorithm.disk_facts.ranges and not master.ranges:
         return "reads ranges of keys, and the master has none in the order of its key"
-    if algorithm.disk in ("scan", "none") and not master.scans:
+    if algorithm.reads_all and not master.scans:
         return "reads the whole master, and there is no order to read it in"
-    if master.ages and algorithm.front in ("all", "pinned"):
+    if master.ages and algorithm.keeps_rows:
         return "keeps rows for good, and these must not be kept"
     return None
 
@@ -177,11 +185,12 @@ def cannot(algorithm: Algorithm, master: MasterFacts) -> str | None:
 def memory_split(found: Prediction) -> dict[str, int]:
     """Bytes by part, as the join will divide them."""
     split, front = found.split, found.split.front
-    if found.case.algorithm.front == "all":
+    whole = found.case.algorithm.front_facts.whole
+    if whole:
         front = found.case.memory - split.backlog - split.output
     parts = {
         "front stage": front,
-        "waiting rows": split.backlog if found.case.algorithm.disk != "none" else 0,
+        "waiting rows": 0 if whole else split.backlog,
         "page pool": 0 if found.case.master.mapped else split.pool,
         "reads": 0 if found.case.master.mapped else split.read,
         "output": split.output,
@@ -196,12 +205,12 @@ def _why(other: Prediction, chosen: Prediction) -> str:
     names = dict.fromkeys([*other.seconds, *chosen.seconds])
     more = {n: other.seconds.get(n, 0.0) - chosen.seconds.get(n, 0.0) for n in names}
     worst = max(more, key=lambda n: more[n])
-    if other.rate > (1 + NEAR) * chosen.rate:
+    if other.rate > (1 + ALIKE) * chosen.rate:
         times = f"{other.rate / chosen.rate:.2g} times as fast by the model, but "
         if _waits_for_all(other):
             return times + "rows wait for a whole pass over the master, and there is an index"
         return times + "rows wait, and the master fits whole"
-    if other.rate >= (1 - NEAR) * chosen.rate:
+    if other.rate >= (1 - ALIKE) * chosen.rate:
         return "as fast, within what the model can tell"
     text = f"{chosen.rate / other.rate:.2g} times slower: {worst} takes "
     text += f"{_time(other.seconds.get(worst, 0.0))} per row, not "
@@ -218,7 +227,7 @@ def _advice(chosen: Prediction, machine: Machine) -> list[str]:
             f"a plain broadcast join is better here: the master has only {show_bytes(master.bytes)}"
             ", and Spark broadcasts tables of that size by itself"
         )
-    elif chosen.case.algorithm.front == "all":
+    elif chosen.case.algorithm.front_facts.whole:
         said.append("the master fits into the memory: a plain broadcast join would do as well")
     if chosen.case.workload.skew_error is None:
         skew = chosen.case.workload.skew

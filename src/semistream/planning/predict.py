@@ -14,6 +14,7 @@ from functools import lru_cache
 from ..budget import STREAM_ROW, Split, split_memory
 from .laws import zipf
 from .machine import Machine
+from .phases import Operation, phase_of
 from .work import Case, Work, work_of
 
 
@@ -45,7 +46,7 @@ def predict(case: Case, machine: Machine) -> Prediction:
     )
     device = machine.device
     # Pages that are asked for one by one are never joined to one request.
-    joins = device.sequential_free or case.algorithm.disk != "plan"
+    joins = device.sequential_free or phase_of(case.algorithm).joins_reads
     work = work_of(case, split, device.gap_bytes if joins else 0.0)
     cpu = machine.cpu
     parts = cpu.seconds(case, work) if cpu else _measured(case, split, work, machine)
@@ -64,16 +65,6 @@ def _measured(case: Case, split: Split, work: Work, machine: Machine) -> dict[st
     return parts
 
 
-@dataclass(frozen=True)
-class Operation:
-    """Something that costs time: how often per stream row, on how many bytes."""
-
-    part: str
-    name: str
-    count: float
-    size: float = 1.0
-
-
 def operations(case: Case, split: Split, work: Work) -> Iterator[Operation]:
     """What the processor does per stream row. `calibrate` finds what each of these costs."""
     algorithm, master, skew = case.algorithm, case.master, case.workload.skew
@@ -82,33 +73,27 @@ def operations(case: Case, split: Split, work: Work) -> Iterator[Operation]:
     columns = case.workload.columns + shown + 2 * text
     yield Operation("front stage", "take", 1.0)
     yield Operation("front stage", "piece", work.pieces)
-    if algorithm.front != "none" and not work.asleep and work.cached:
+    front, disk, phase = algorithm.front_facts, algorithm.disk_facts, phase_of(algorithm)
+    if front.answers and not work.asleep and work.cached:
         hot = used_bytes(work.cached, master.rows, skew, master.row_bytes)
         yield Operation("front stage", "ask", 1.0, hot)
         yield Operation("output", "hit", work.hits * columns, hot)
-    if algorithm.disk == "none":
+    if front.whole:
         return
     table = float(split.backlog)
-    kind = algorithm.disk
-    linked = kind in ("scan", "seek")
-    yield Operation("waiting", f"link {kind}" if linked else "wait", work.misses, table)
-    yield Operation("disk phase", f"step {kind}", work.steps)
-    if algorithm.front == "groups" and not work.asleep:
+    waits = f"link {phase.cost}" if disk.linked else "wait"
+    yield Operation("waiting", waits, work.misses, table)
+    yield Operation("disk phase", f"step {phase.cost}", work.steps)
+    if front.learns and not work.asleep:
         yield Operation("front stage", "learn", work.misses)
     reach = used_bytes(master.rows, master.rows, skew, master.row_bytes)
-    yield Operation("output", "find", work.misses * columns, reach if kind == "lookup" else 1.0)
-    if kind == "plan":
-        yield Operation("disk phase", "plan", work.steps * work.waiting)
-    elif kind == "lookup":
-        yield Operation("disk phase", "look", work.misses, reach)
-    elif kind == "scan":
-        yield Operation("disk phase", "scan", work.disk.master_rows, table)
-    else:
-        yield Operation("disk phase", "block", work.disk.reads)
-        yield Operation("disk phase", "seek", work.disk.master_rows, table)
+    near = reach if phase.finds_anywhere else 1.0
+    yield Operation("output", "find", work.misses * columns, near)
+    yield from phase.searching(work, table, reach)
     if not master.mapped:
-        yield Operation("disk phase", f"call {kind}", _answers(case, split, work))
-    elif not linked:  # what a scan or a block meets is counted by its rows
+        answers = phase.answers(case, split, work)
+        yield Operation("disk phase", f"call {phase.cost}", answers)
+    elif not disk.linked:  # what a scan or a block meets is counted by its rows
         yield Operation("disk phase", "touch", work.disk.pages)
 
 
@@ -127,27 +112,8 @@ def _reading(case: Case, split: Split, work: Work, machine: Machine) -> float:
     disk = work.disk
     if disk.reads <= 0:
         return 0.0
-    calls = _calls(case, split, work)
+    calls = phase_of(case.algorithm).calls(case, split, work)
     reads = max(calls, disk.reads)
     goes_on = max(0.0, reads - disk.jumps)
     each = machine.device.seconds(reads / calls, disk.bytes / calls, goes_on / calls)
     return calls * each
-
-
-def _calls(case: Case, split: Split, work: Work) -> float:
-    """Calls of the master: a sweep asks for as many pages at once as its buffer has room for."""
-    disk = work.disk
-    if case.algorithm.disk != "sweep" or case.master.by_key:
-        return disk.reads
-    return min(disk.pages, max(disk.bytes / max(1, split.read), work.steps))
-
-
-def _answers(case: Case, split: Split, work: Work) -> float:
-    """How often some rows are answered out of pages that were read: after each call; for each row
-    of its own where rows are looked up; ssij also out of each page that it keeps."""
-    if case.algorithm.disk == "lookup" and not case.master.by_key:
-        return work.misses
-    if case.algorithm.disk == "plan":
-        kept = min(case.master.pages, split.pool / max(1, case.master.page_bytes))
-        return work.disk.pages + work.steps * kept
-    return _calls(case, split, work)

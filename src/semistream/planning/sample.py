@@ -24,7 +24,7 @@ ROWS = 2048  # of the row sample
 KEYS = 512  # slots for the key sample; three quarters are used
 EVERYTHING = (1 << 64) - 1
 GENERATION = 1 << 21  # rows until the next one begins
-WHOLE = 1 << 14  # rows of a generation that are looked at; then only some are
+FIRST_ROWS = 1 << 14  # rows of a generation that are looked at; then only some are
 ONE_IN = 64  # rows after that
 OFTEN = 1 << 16  # rows between two looks
 
@@ -114,11 +114,11 @@ class StreamSample:
             self.current.restart(answered, self.last.limit)
         self.current.passed += rows
         self._due += rows
-        return self.current.rows < WHOLE or self._due >= OFTEN
+        return self.current.rows < FIRST_ROWS or self._due >= OFTEN
 
     def add(self, codes: I64, usable: Mask | None, size: Callable[[], int]) -> None:
         """The codes of a piece, which of them are keys, and how to learn the bytes of its rows."""
-        if self.current.rows < WHOLE:
+        if self.current.rows < FIRST_ROWS:
             self.bytes += size()
             self.sized += len(codes)
         else:  # a few rows of the piece stand for all that came

@@ -21,6 +21,7 @@ import numpy as np
 
 from ..budget import STREAM_ROW, least_bytes, read_size, show_bytes
 from ..errors import SpecError
+from ..spec import Params
 from .machine import Machine
 from .predict import Prediction, predict
 from .work import Case, with_params
@@ -29,7 +30,7 @@ DEFAULT_BUFFER = 930_000  # bytes: MESHJOIN with a default buffer, section 4.3, 
 SHARES = (0.0, 0.05, 0.14, 0.28, 0.5, 0.75, 0.9)
 BUFFERS = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 23)
 BLOCKS = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21)  # around the row that is looked up
-POOLS = (0.0, 0.4, 0.8)
+POOL_SHARES = {"front_share": SHARES[1::2], "page_pool": (0.0, 0.4, 0.8)}  # by knob
 MOST_TIMES = 1 << 20  # of the least memory: beyond, more does not help
 
 
@@ -42,7 +43,7 @@ def tune(case: Case, machine: Machine, buffer: str = "best") -> Prediction:
         case = with_params(case, read_bytes=DEFAULT_BUFFER)
     knobs = _knobs(case)
     best = predict(_usual(case, [name for name, _ in knobs]), machine)
-    again = knobs[:-1] if case.algorithm.disk == "scan" else []
+    again = knobs[:-1] if case.algorithm.disk_facts.scans else []
     for name, values in [*knobs, *again]:  # the first once more, with the last one tuned
         best = _search(best, machine, name, values)
     return best
@@ -90,20 +91,25 @@ def least_memory_for(rate: float, case: Case, machine: Machine) -> Prediction:
 
 def _knobs(case: Case) -> list[tuple[str, Sequence[float]]]:
     """What may be tuned, and values to begin with."""
-    algorithm, params = case.algorithm, case.params
+    algorithm, disk, mapped = case.algorithm, case.algorithm.disk_facts, case.master.mapped
     knobs: list[tuple[str, Sequence[float]]] = []
-    if algorithm.disk in ("scan", "seek") and params.read_bytes is None:
+    if disk.one_size and not (disk.scans and mapped) and _is_open("read_bytes", case.params):
         page = case.master.max_page_bytes + 1024
-        sizes = BUFFERS if algorithm.disk == "scan" else BLOCKS
-        if not (algorithm.disk == "scan" and case.master.mapped):
-            knobs.append(("read_bytes", [max(page, size) for size in sizes]))
-    if algorithm.front in ("groups", "pinned") and params.front_share is None:
-        knobs.append(("front_share", SHARES))
-    if algorithm.name == "ssij" and params.front_share is None:
-        knobs.append(("front_share", SHARES[1::2]))
-    if algorithm.name == "inlj" and not case.master.mapped and params.page_pool == 0:
-        knobs.append(("page_pool", POOLS))
+        sizes = BUFFERS if disk.scans else BLOCKS
+        knobs.append(("read_bytes", [max(page, size) for size in sizes]))
+    cache = algorithm.cache_knob
+    if cache is None or not _is_open(cache, case.params):
+        return knobs
+    if not algorithm.pools_pages:
+        knobs.append((cache, SHARES))
+    elif not mapped or disk.pools_mapped:
+        knobs.append((cache, POOL_SHARES[cache]))
     return knobs
+
+
+def _is_open(knob: str, params: Params) -> bool:
+    """Whether the user has left a knob to us."""
+    return bool(getattr(params, knob) == getattr(Params(), knob))
 
 
 def _usual(case: Case, names: Sequence[str]) -> Case:

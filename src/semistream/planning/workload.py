@@ -22,7 +22,7 @@ I64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Stream: TypeAlias = "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]"
 ASKED = 2000  # keys that a master is asked for, half of them the most frequent ones
-FEW = 256  # rows of a sample that say too little
+FEW_ROWS = 256  # rows of a sample that say too little
 FEW_ARRIVALS = 8
 STRANGERS = 0.005  # share of rows with a key that the master lacks, beyond which they matter
 PER_INTERVAL = 64  # rows of an interval of time, on average
@@ -79,7 +79,7 @@ def workload_of(seen: Seen | None) -> Workload:
         orphans = _share(seen.rows_unmatched, seen.rows_matched)
         return replace(known, orphans=orphans, rows=seen.rows_in)
     now, last = sample.current, sample.last
-    if now.rows < FEW <= last.rows:
+    if now.rows < FEW_ROWS <= last.rows:
         now, last = last, Generation.none()
     if sample.sized:
         known = replace(known, row_bytes=-(-sample.bytes // sample.sized))
@@ -88,7 +88,7 @@ def workload_of(seen: Seen | None) -> Workload:
     orphans = _share(seen.rows_unmatched - since.begun[1], matched)
     strangers = orphans - (1 - sample.keyed / max(1, sample.rows))  # orphans with a key
     known = _with_skew(known, _evidence(now, strangers), seen.keys)
-    before, after = (last.sample, now.sample) if last.rows >= FEW else _halves(now.sample)
+    before, after = (last.sample, now.sample) if last.rows >= FEW_ROWS else _halves(now.sample)
     return replace(
         known,
         orphans=orphans,

@@ -68,7 +68,7 @@ def _pays(master: Master, step: Step) -> bool:
     """The rule of shuffle="auto": a page that two tasks need is read twice. Databases are asked for
     keys, of which tasks share few unless they are hot, and those a join has in memory."""
     read = not master.mapped and not master.by_key
-    return read and ALGORITHMS[step.algorithm].needs == "index"
+    return read and ALGORITHMS[step.algorithm].needs_index
 
 
 def by_key(

@@ -161,9 +161,9 @@ class _JoinCheck:
         """Every waiting row is answered within one pass over the master, or, where rows are looked
         up one by one, a row at least in every step."""
         most = self.join.master.describe().pages + 2
-        if self.join.algorithm.disk == "sweep":  # the rest of a round and another one
+        if self.join.algorithm.disk_facts.goes_round:  # the rest of a round and another one
             most += 2 * SWEEP_PARTS
-        if self.join.algorithm.disk == "seek":
+        if self.join.algorithm.disk_facts.blocks:
             most += 2 * self.join.stats.waiting
         before = self.join.stats.steps
         if self.rng.random() < 0.5:

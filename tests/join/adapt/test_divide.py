@@ -78,7 +78,7 @@ def test_results_do_not_change(restless, table, stream, kind, algorithm, tmp_pat
         moves += stats.moves
     cached = member.front == "groups" and (master.block_pages is None or member.disk == "scan")
     reads = member.disk in ("scan", "seek") and not master.mapped
-    pool = (member.disk == "plan" or algorithm == "inlj") and not master.mapped
+    pool = (member.disk == "pages" or algorithm == "inlj") and not master.mapped
     assert (moves > 2) == (cached or reads or pool)
     master.close()
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from ...errors import SpecError
 from ...planning import DEFAULT_MACHINE, Points
-from ...spec import ALGORITHMS
 from .fitting import Deadline, not_below_zero
-from .samples import Progress, Sample, samples_of
+from .samples import Progress, Sample, measured, samples_of
 
 Floats = NDArray[np.float64]
 UNIT = 1 << 20  # up to about so many bytes an operation costs the same
@@ -54,10 +53,11 @@ def measure_costs(seconds: float = 40.0, progress: Progress | None = None, seed:
     with tempfile.TemporaryDirectory(prefix="semistream-calibrate-") as folder:
         samples = list(samples_of(Path(folder), deadline, seconds, progress, seed))
     met = {sample.algorithm for sample in samples}
-    if met != set(ALGORITHMS):
+    wanted = measured()
+    if met != set(wanted):
         raise SpecError(
-            f"{seconds:g} seconds were too short to measure {len(ALGORITHMS) - len(met)} of "
-            f"{len(ALGORITHMS)} algorithms; give more, or wait until the machine is less busy"
+            f"{seconds:g} seconds were too short to measure {len(wanted) - len(met)} of "
+            f"{len(wanted)} algorithms; give more, or wait until the machine is less busy"
         )
     return fit(samples)
 

@@ -1,6 +1,6 @@
 """Short joins that really run: what each did per stream row, and the seconds that it took.
 
-    tables of two sizes, mapped and read x memory x skew x every algorithm
+    tables of two sizes, mapped and read x memory x skew x every algorithm with a cost law
       ──run──> seconds of the processor, and counters: rows, hits, pages, steps, pieces
       ──predict.operations──> how often each operation was done, on how many bytes
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ...errors import BudgetError
 from ...join import SemiStreamJoin, Stats
 from ...master import Master, Pages, Store, WrappedMaster, facts
-from ...planning import Case, Operation, Work, operations
+from ...planning import Case, Operation, Work, has_law, operations
 from ...planning.laws import DiskWork, zipf
 from ...spec import ALGORITHMS, Params, Workload
 from .fitting import Deadline
@@ -32,9 +32,9 @@ from .fitting import Deadline
 I64 = NDArray[np.int64]
 KEY = "key"
 ROWS = (100_000, 2_000_000)  # of the masters: one that is near the processor, one that is not
-MEMORY = (0.01, 0.04, 0.2)  # shares of the master
+MEMORY_SHARES = (0.01, 0.04, 0.2)  # of the master
 SKEWS = (0.0, 0.7, 1.0, 1.3)
-READ = 3  # every so many joins of an algorithm the master is read and not mapped
+READ_EVERY = 3  # every so many joins of an algorithm the master is read and not mapped
 BATCH, READ_BATCH = 10_000, 1_000  # rows; a join that reads a page for each row is slow
 BATCHES = 120
 WARM, TIMED = 0.12, 0.08  # seconds of the processor, per join
@@ -66,6 +66,11 @@ class ReadApart(WrappedMaster):
         pages = work()
         self.seconds += time.process_time() - begun
         return pages
+
+
+def measured() -> list[str]:
+    """Algorithms that costs are measured for: those with a cost law."""
+    return [name for name, algorithm in ALGORITHMS.items() if has_law(algorithm)]
 
 
 def samples_of(
@@ -113,22 +118,23 @@ def _cells(
     stores: Sequence[Store], read: Master, rng: np.random.Generator
 ) -> Iterator[tuple[Master, float, float | tuple[float, ...], str]]:
     """Each algorithm once, then each once more, and so on: whenever time is up, all were met."""
-    names = [name for name in ALGORITHMS if name != "memory"]
-    places = list(product(stores, MEMORY, SKEWS))
+    held = [name for name in measured() if ALGORITHMS[name].front_facts.whole]
+    names = [name for name in measured() if name not in held]
+    places = list(product(stores, MEMORY_SHARES, SKEWS))
     orders = {name: rng.permutation(len(places)) for name in names}
     for turn in range(len(places)):
         if turn < len(stores):
-            yield stores[turn], 6.0, SKEWS, "memory"
+            yield from ((stores[turn], 6.0, SKEWS, name) for name in held)
         for name in names:
             store, share, skew = places[orders[name][turn]]
-            yield read if turn % READ == 1 else store, share, skew, name
+            yield read if turn % READ_EVERY == 1 else store, share, skew, name
 
 
 def _some_params(name: str, rng: np.random.Generator, page: int, mapped: bool) -> Params:
     """Any knobs: what always goes together cannot be told apart. Scans of a map mostly read as much
     as they can, which is what they do by themselves."""
     share = float(rng.choice([0.1, 0.35, 0.7]))
-    scans = mapped and ALGORITHMS[name].disk == "scan"
+    scans = mapped and ALGORITHMS[name].disk_facts.scans
     pages = int(rng.choice([0, 0, 0, 64] if scans else [1, 4, 16]))
     return Params(front_share=share, read_bytes=pages * (page + 1024) or None)
 
@@ -136,8 +142,11 @@ def _some_params(name: str, rng: np.random.Generator, page: int, mapped: bool) -
 def _compile(master: Master) -> None:
     """Kernels are compiled at their first use, which must not be timed."""
     stream = _stream(np.random.default_rng(0), master.describe().rows, 1.0, 2_000)
-    for name in ALGORITHMS if master.mapped else [n for n in ALGORITHMS if n != "memory"]:
-        memory = "600%" if name == "memory" else "20%"
+    for name in measured():
+        whole = ALGORITHMS[name].front_facts.whole
+        if whole and not master.mapped:
+            continue
+        memory = "600%" if whole else "20%"
         join = SemiStreamJoin(master, KEY, algorithm=name, memory=memory)
         for at in (0, 1_000):
             _read(join.push(stream.slice(at, 1_000)))
@@ -178,7 +187,7 @@ def _push_for(seconds: float, join: SemiStreamJoin, batches: Iterator[pa.RecordB
         steps = join.stats.steps
         _read(join.push(batch))
         spent = time.process_time() - begun
-        stepped = join.stats.steps > steps or join.algorithm.disk == "none"
+        stepped = join.stats.steps > steps or join.algorithm.front_facts.whole
         if spent > seconds and (stepped or spent > 3 * seconds):
             return
 
@@ -192,8 +201,9 @@ def work_done(case: Case, before: Stats, after: Stats, block: int) -> Work | Non
     hits = (after.front_hits - before.front_hits) / rows
     pages = (after.pages_read - before.pages_read) / rows
     per_page = case.master.rows / max(1, case.master.pages)
-    probed = pages * per_page if case.algorithm.disk in ("scan", "seek") else 0.0
-    at_once = case.algorithm.disk == "seek" or (probed > 0 and not case.master.mapped)
+    disk_facts = case.algorithm.disk_facts
+    probed = pages * per_page if disk_facts.linked else 0.0
+    at_once = disk_facts.blocks or (probed > 0 and not case.master.mapped)
     reads = pages / block if at_once else pages
     disk = DiskWork(reads, pages, pages * case.master.page_bytes, probed, 0.0, reads)
     return Work(

@@ -89,7 +89,7 @@ class Adapting:
         if rows < self._pace.rows or not engine.phase.keeps:
             return False
         turnover = self._pace.turnovers * engine.slots
-        turnover *= CHANCE if engine.question.algorithm.disk == "seek" else 1
+        turnover *= CHANCE if engine.question.algorithm.disk_facts.blocks else 1
         if rows > MOST_ROWS * (self._pace.rows + turnover):
             return True
         missed = rows - (counters.front_hits - last.hits)

@@ -33,14 +33,14 @@ class Divider:
         if not engine.phase.keeps or self._lent():
             return False
         pages = engine.split.pool and not engine.question.master.mapped
-        groups = engine.question.algorithm.front == "groups"
+        groups = engine.question.algorithm.front_facts.learns
         return bool(pages or (groups and engine.question.caches))
 
     @property
     def moves_read(self) -> bool:
         """Whether the size of a read matters and costs memory: a scan's, or hybridjoin's block."""
         engine = self._engine
-        reads = engine.question.algorithm.disk in ("scan", "seek")
+        reads = engine.question.algorithm.disk_facts.one_size
         return reads and not engine.question.master.mapped
 
     def _lent(self) -> bool:

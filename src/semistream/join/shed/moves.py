@@ -67,7 +67,7 @@ class Moves(Engine):
         info, capacity = self.question.master.describe(), self.backlog.capacity
         if self._popularity is None or 8 * self._popularity.count.nbytes > self.split.stream:
             block = max(1, self.split.read // max(1, info.max_page_bytes))
-            single = self.question.algorithm.disk != "seek"
+            single = not self.question.algorithm.disk_facts.blocks
             most = self.split.stream // 32
             base = self.question.master.last[: self.question.master.runs[1]]
             self._popularity = Popularity(base, 1 if single else block, most)

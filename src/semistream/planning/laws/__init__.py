@@ -12,8 +12,18 @@ how far each law is off.
 """
 
 from . import ssij, zipf
-from .family import disk_work
+from .family import disk_work, has_law, require_law
 from .setting import DiskWork, Setting
 from .sweeps import rounds, swept
 
-__all__ = ["DiskWork", "Setting", "disk_work", "rounds", "ssij", "swept", "zipf"]
+__all__ = [
+    "DiskWork",
+    "Setting",
+    "disk_work",
+    "has_law",
+    "require_law",
+    "rounds",
+    "ssij",
+    "swept",
+    "zipf",
+]

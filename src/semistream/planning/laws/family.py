@@ -1,4 +1,4 @@
-"""What each member of the family asks of the disk, per row of the stream.
+"""The cost laws: what each disk phase asks of the disk, per row of the stream.
 
 No paper prints these. They describe the disk phases of this package (docs/algorithms.md) with all
 slots for waiting rows in use, on a stream that is Zipf-distributed over the rows of the master:
@@ -8,7 +8,7 @@ slots for waiting rows in use, on a stream that is Zipf-distributed over the row
     scan     a slot is used once per cycle over the master; up to twice with release="match"
     seek     one read answers what the renewal law says, see `semistream.planning.laws.renewal`
     lookup   a row is a read, unless its page is the last one or in the pool (Che's approximation)
-    plan     see `semistream.planning.laws.ssij`
+    pages    see `semistream.planning.laws.ssij`
 
 Keys that the front stage holds are taken to be the most popular ones; xhybridjoin's are its first
 pages, popular or not. Rows whose key the master lacks are not considered.
@@ -22,8 +22,8 @@ from dataclasses import replace
 import numpy as np
 
 from ...errors import SpecError
-from . import renewal, zipf
-from . import ssij as planned
+from ...spec import ALGORITHMS, FRONT_FACTS, Algorithm
+from . import renewal, ssij, zipf
 from .numbers import as_floats
 from .setting import DiskWork, Setting
 from .sweeps import sweep_work
@@ -41,31 +41,46 @@ GUESSED = 15 / 16
 0.96 measured."""
 
 
+def has_law(algorithm: Algorithm) -> bool:
+    """Whether its costs can be predicted: its disk phase has a law, or there is no disk phase."""
+    known = algorithm.disk in LAWS or algorithm.front_facts.whole
+    return known and algorithm.front in FRONT_FACTS
+
+
+def require_law(algorithm: Algorithm) -> None:
+    if not has_law(algorithm):
+        known = ", ".join(name for name, other in ALGORITHMS.items() if has_law(other))
+        raise SpecError(
+            f"{algorithm.name} has no cost law, so nothing can be predicted for it; name it in a "
+            f"join to use it, or ask for one of {known}"
+        )
+
+
 def disk_work(algorithm: str, setting: Setting) -> DiskWork:
     """The disk work of the named algorithm; the pool counts for inlj and ssij, the cache not for
     those that have none."""
-    try:
-        phase, front = _FAMILY[algorithm]
-    except KeyError:
-        known = ", ".join(_FAMILY)
-        raise SpecError(f"algorithm={algorithm!r} has no model; choose one of {known}") from None
-    if not front:
+    member = ALGORITHMS.get(algorithm)
+    if member is None or member.disk not in LAWS:
+        known = ", ".join(name for name, other in ALGORITHMS.items() if other.disk in LAWS)
+        raise SpecError(f"algorithm={algorithm!r} has no model; choose one of {known}")
+    front = member.front_facts
+    if not front.answers:
         setting = replace(setting, cached=0.0)
-    if algorithm not in ("inlj", "ssij"):
+    if not member.pools_pages:
         setting = replace(setting, pool_pages=0.0)
     if setting.missed <= 0:
         return DiskWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    if algorithm == "xhybridjoin" and not setting.ordered:
+    if front.pins and not setting.ordered:
         return _pinned_anywhere(setting)
-    return phase(setting)
+    return LAWS[member.disk](setting)
 
 
 # --- the disk phases --------------------------------------------------------------------------
 
 
-def scan_work(setting: Setting, guesses: bool = False) -> DiskWork:
+def scan_work(setting: Setting) -> DiskWork:
     """meshjoin, rmeshjoin and, where the front stage makes misses a guess, cmeshjoin."""
-    used = setting.waiting * (GUESSED if guesses else 1.0)
+    used = setting.waiting * (GUESSED if setting.cached > 0 else 1.0)
     reads = float(np.ceil(setting.pages / setting.read_pages))
     per_cycle = used
     if setting.release == "match":
@@ -107,9 +122,9 @@ def lookup_work(setting: Setting) -> DiskWork:
     return DiskWork(each, each, each * setting.page_bytes, 0.0, 0.0, each)
 
 
-def plan_work(setting: Setting) -> DiskWork:
+def pages_work(setting: Setting) -> DiskWork:
     """ssij: the pages that most rows wait for, each by a read of its own."""
-    found = planned.solve(
+    found = ssij.solve(
         setting.waiting,
         setting.rows,
         setting.pages,
@@ -119,10 +134,6 @@ def plan_work(setting: Setting) -> DiskWork:
     )
     pages, waits = found.pages_per_row, found.waits
     return DiskWork(pages, pages, pages * setting.page_bytes, 0.0, waits, pages)
-
-
-def _guessing_scan(setting: Setting) -> DiskWork:
-    return scan_work(setting, guesses=setting.cached > 0)
 
 
 def _pinned_anywhere(setting: Setting) -> DiskWork:
@@ -148,18 +159,12 @@ def _pinned_anywhere(setting: Setting) -> DiskWork:
     )
 
 
-# name: (disk phase, whether it has a front stage)
-_FAMILY: Mapping[str, tuple[Callable[[Setting], DiskWork], bool]] = {
-    "sweepjoin": (sweep_work, True),
-    "meshjoin": (scan_work, False),
-    "rmeshjoin": (scan_work, False),
-    "cmeshjoin": (_guessing_scan, True),
-    "hybridjoin": (seek_work, False),
-    "xhybridjoin": (seek_work, True),
-    "chybridjoin": (seek_work, True),
-    "inlj": (lookup_work, False),
-    "cinlj": (lookup_work, True),
-    "ssij": (plan_work, False),
+LAWS: Mapping[str, Callable[[Setting], DiskWork]] = {  # by the word of the disk phase
+    "sweep": sweep_work,
+    "scan": scan_work,
+    "seek": seek_work,
+    "lookup": lookup_work,
+    "pages": pages_work,
 }
 
 
