@@ -15,8 +15,9 @@ from typing import Any
 import semistream as ss
 from benchmarks.laws.cell import STREAM_ROW, Cell, Progress, Table, curves, run
 from benchmarks.lib.report import print_table, say
-from semistream.budget.split import KAPPA, Split, slot_bytes, split_memory
-from semistream.budget.split import STREAM_ROW as WIDEST_ROW
+from semistream.budget.sizes import STREAM_ROW as WIDEST_ROW
+from semistream.budget.sizes import slot_bytes
+from semistream.budget.split import KAPPA, Split, split_memory
 from semistream.errors import BudgetError
 from semistream.planning.device import Device
 from semistream.planning.laws.published import mesh

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import semistream as ss
-from semistream.budget.split import cached_keys
+from semistream.budget.sizes import cached_keys
 from semistream.planning.predict import Prediction
 
-WARM_WINDOWS = {"sweep": 7, "scan": 3, "seek": 3, "plan": 3, "lookup": 0, "none": 0}
+WARM_WINDOWS = {"sweep": 7, "scan": 3, "seek": 3, "pages": 3, "lookup": 0, "none": 0}
 WARM_CACHE = 32  # misses per key that the front stage answers for: with fewer it still learns
 
 

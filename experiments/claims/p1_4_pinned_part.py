@@ -15,7 +15,7 @@ from experiments.lib.buffer_scans import PAPER_MARK
 from experiments.lib.cell import HDD, HERE, MEASURED, PAPER, facts_of
 from experiments.lib.measure import Course, interval
 from experiments.lib.rows import where
-from semistream.budget.split import slot_bytes
+from semistream.budget.sizes import slot_bytes
 from semistream.join.stats import Stats
 from semistream.planning.laws import renewal
 from semistream.planning.laws.family import SOUGHT

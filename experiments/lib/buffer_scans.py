@@ -17,7 +17,8 @@ from experiments.lib.experiment import Row, Run
 from experiments.lib.measure import measure
 from experiments.lib.paper_cpu import PAPER_CPU
 from experiments.lib.rows import where
-from semistream.budget.split import KAPPA, slot_bytes
+from semistream.budget.sizes import slot_bytes
+from semistream.budget.split import KAPPA
 from semistream.planning.device import Device
 from semistream.planning.laws.published import mesh
 from semistream.planning.laws.published.mesh import best_buffer

@@ -20,7 +20,8 @@ from experiments.lib.cell import HDD, PAPER, Cell, cell, facts_of, opened, plann
 from experiments.lib.experiment import Row, Run
 from experiments.lib.measure import measure
 from experiments.lib.paper_cpu import PAPER_CPU
-from semistream.budget.split import STREAM_ROW, split_memory
+from semistream.budget.sizes import STREAM_ROW
+from semistream.budget.split import split_memory
 from semistream.planning.device import Device
 from semistream.planning.laws import renewal, zipf
 from semistream.planning.laws.family import SOUGHT

@@ -35,7 +35,8 @@ from experiments.studies.cache_policies import (
     write_trace,
 )
 from experiments.studies.cache_traces import BATCH, Trace, traces
-from semistream.budget.split import ENTRY_BYTES, STREAM_ROW, split_memory
+from semistream.budget.sizes import ENTRY_BYTES, STREAM_ROW
+from semistream.budget.split import split_memory
 from semistream.master.facts import facts
 from semistream.planning.work import FILLED
 from semistream.spec import ALGORITHMS
