@@ -22,9 +22,9 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from benchmarks.lib.campaign import Truth, differing
+from semistream.kernels.arrays import I64, Mask
 from semistream.spark.task.joins import SAVE
 from semistream.spark.task.versions import ID, RETAINED
 
@@ -90,13 +90,13 @@ def verdict(folder: Path, seed: int) -> Verdict:
     )
 
 
-def _amiss(made: NDArray[np.int64], found: NDArray[np.int64]) -> tuple[int, int, int]:
+def _amiss(made: I64, found: I64) -> tuple[int, int, int]:
     known = np.isin(found, made)
     _, times = np.unique(found[known], return_counts=True)
     return len(made) - len(times), int((times - 1).sum()), int((~known).sum())
 
 
-def _changed(made: pa.Table, out: pa.Table) -> NDArray[np.bool_]:
+def _changed(made: pa.Table, out: pa.Table) -> Mask:
     """Where a stream row came out with other values than it went in."""
     sale = np.asarray(out["sale"])
     at = np.clip(sale, 0, len(made) - 1)  # sales are numbered in the order of their files
@@ -156,7 +156,7 @@ def _balanced(taken: list[Path], committed: list[Path]) -> bool:
     return np.array_equal(_sales(taken), _sales(committed))
 
 
-def _sales(files: list[Path]) -> NDArray[np.int64]:
+def _sales(files: list[Path]) -> I64:
     found = [np.asarray(pq.ParquetFile(file).read(["sale"])["sale"]) for file in files]
     return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
 

@@ -23,9 +23,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 import semistream as ss
+from semistream.kernels.arrays import I64, Mask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +39,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # --- the master: what a version changes follows from its number and the seed ----------------------
 
 
-def payloads(keys: NDArray[np.int64], version: NDArray[np.int64] | int) -> pa.Array:
+def payloads(keys: I64, version: I64 | int) -> pa.Array:
     """f(key, version); NULL where the version is 0: there is no such row."""
     version = np.broadcast_to(version, keys.shape)
     words = [pa.array(part).cast(pa.string()) for part in (keys, version, keys * 7919 % 10_007)]
@@ -47,7 +47,7 @@ def payloads(keys: NDArray[np.int64], version: NDArray[np.int64] | int) -> pa.Ar
     return pc.if_else(pa.array(version == 0), pa.scalar(None, pa.string()), text)
 
 
-def touched(seed: int, version: int) -> NDArray[np.int64]:
+def touched(seed: int, version: int) -> I64:
     rng = np.random.default_rng([seed, version])
     return np.flatnonzero(rng.random(KEYS) < rng.uniform(0.01, 0.3))
 
@@ -101,7 +101,7 @@ class Truth:
     def versions(self) -> int:
         return len(self._wrote)
 
-    def payloads(self, key: NDArray[np.int64], version: NDArray[np.int64]) -> pa.Array:
+    def payloads(self, key: I64, version: I64) -> pa.Array:
         """What rows of these keys say, each joined with its version; a version that was never
         published says what no row does."""
         wrote = np.zeros(len(key), np.int64)
@@ -124,7 +124,7 @@ def enriched(sales: DataFrame, folder: Path) -> DataStreamWriter:
     return writer.option("checkpointLocation", str(folder / "checkpoint"))
 
 
-def differing(left: pa.Array | pa.ChunkedArray, right: pa.Array) -> NDArray[np.bool_]:
+def differing(left: pa.Array | pa.ChunkedArray, right: pa.Array) -> Mask:
     """Where two columns are not the same; NULL is the same as NULL."""
     same = pc.fill_null(pc.equal(left, right), False)
     both = pc.and_(pc.is_null(left), pc.is_null(right))

@@ -11,13 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Ints = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
-Floats = npt.NDArray[np.float64]
+from semistream.kernels.arrays import F64, I64, U64
 
 KEY = "product_id"
 
@@ -82,14 +79,14 @@ def master_row_bytes() -> float:
     return float(master_table(1_000_000, 10_000).nbytes) / 10_000
 
 
-def _names(keys: Ints) -> Any:
+def _names(keys: I64) -> Any:
     adjectives = _ADJECTIVES.take(pa.array(_draw(keys, 0, len(_ADJECTIVES))))
     nouns = _NOUNS.take(pa.array(_draw(keys, 1, len(_NOUNS))))
     numbers = pc.utf8_lpad(pa.array(keys).cast(pa.string()), width=10, padding="0")
     return pc.binary_join_element_wise(adjectives, nouns, numbers, " ")
 
 
-def _draw(keys: Ints, column: int, below: int) -> Ints:
+def _draw(keys: I64, column: int, below: int) -> I64:
     """Integers in [0, below), one per key, that look random but depend on key and column only."""
     mixed = _mix(keys.astype(np.uint64) * np.uint64(16) + np.uint64(column))
     return ((mixed >> np.uint64(11)) % np.uint64(below)).astype(np.int64)
@@ -122,7 +119,7 @@ def stream_table(
     return sales_table(rng, ranks if ordered else rank_to_key(ranks, rows, seed))
 
 
-def sales_table(rng: np.random.Generator, keys: Ints) -> pa.Table:
+def sales_table(rng: np.random.Generator, keys: I64) -> pa.Table:
     """One sale of each of these products, in this order, 20 bytes each."""
     n = len(keys)
     columns = {
@@ -133,7 +130,7 @@ def sales_table(rng: np.random.Generator, keys: Ints) -> pa.Table:
     return _table(columns, STREAM_SCHEMA)
 
 
-def zipf_ranks(rng: np.random.Generator, n: int, rows: int, skew: float) -> Ints:
+def zipf_ranks(rng: np.random.Generator, n: int, rows: int, skew: float) -> I64:
     """`n` ranks in [0, rows), rank k with probability proportional to (k + 1) ** -skew; exact.
 
     Rejection-inversion (Hörmann and Derflinger 1996): draw from the continuous x ** -skew, round to
@@ -152,7 +149,7 @@ def zipf_ranks(rng: np.random.Generator, n: int, rows: int, skew: float) -> Ints
     return ranks
 
 
-def _zipf_draw(rng: np.random.Generator, n: int, rows: int, skew: float) -> Ints:
+def _zipf_draw(rng: np.random.Generator, n: int, rows: int, skew: float) -> I64:
     """One round of rejection-inversion: at most `n` ranks, those that were accepted."""
     low = _area(np.array(1.5), skew) - 1.0
     high = _area(np.array(rows + 0.5), skew)
@@ -163,20 +160,20 @@ def _zipf_draw(rng: np.random.Generator, n: int, rows: int, skew: float) -> Ints
     return ranks[accepted].astype(np.int64) - 1
 
 
-def _area(x: Floats, skew: float) -> Floats:
+def _area(x: F64, skew: float) -> F64:
     """Integral of t ** -skew from 1 to x."""
     if skew == 1:
         return np.log(x)
     return np.expm1((1 - skew) * np.log(x)) / (1 - skew)
 
 
-def _inverse_area(area: Floats, skew: float) -> Floats:
+def _inverse_area(area: F64, skew: float) -> F64:
     if skew == 1:
         return np.exp(area)
     return np.exp(np.log1p((1 - skew) * area) / (1 - skew))
 
 
-def rank_to_key(ranks: Ints, rows: int, seed: int) -> Ints:
+def rank_to_key(ranks: I64, rows: int, seed: int) -> I64:
     """A seeded one-to-one map of [0, rows) onto itself: which product has which popularity.
 
     A four-round Feistel network permutes the next power of four above `rows`; a value that lands
@@ -191,7 +188,7 @@ def rank_to_key(ranks: Ints, rows: int, seed: int) -> Ints:
     return keys.astype(np.int64)
 
 
-def _feistel(values: Words, half: int, seed: int) -> Words:
+def _feistel(values: U64, half: int, seed: int) -> U64:
     """Permute the integers below 4 ** half."""
     shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
     left, right = values >> shift, values & mask
@@ -201,7 +198,7 @@ def _feistel(values: Words, half: int, seed: int) -> Words:
     return (left << shift) | right
 
 
-def _mix(values: Words) -> Words:
+def _mix(values: U64) -> U64:
     """splitmix64's finaliser: every input bit reaches every output bit."""
     z = values + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

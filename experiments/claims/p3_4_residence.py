@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from experiments.data.products import products_for, share_of
 from experiments.data.streams import ZipfStream
@@ -17,12 +16,12 @@ from experiments.lib.cell import HDD, HERE, PAPER, Cell, cell, machine_of
 from experiments.lib.measure import Course, interval
 from experiments.lib.paper_cpu import PAPER_CPU, cpu_seconds
 from experiments.lib.rows import one, span, values, where
+from semistream.kernels.arrays import F64
 from semistream.planning.predict import predict
 
 ALGORITHMS = ("meshjoin", "cmeshjoin", "hybridjoin", "chybridjoin", "sweepjoin", "memory")
 PAIRS = (("cmeshjoin", "meshjoin"), ("chybridjoin", "hybridjoin"))
 BATCH = 1_000  # a row waits for those of its batch too: few of them
-Floats = NDArray[np.float64]
 
 
 class Stays(Course):
@@ -31,11 +30,11 @@ class Stays(Course):
 
     def __init__(self, cell: Cell) -> None:
         super().__init__(cell)
-        self.pushed: list[Floats] = []  # when each batch was: by the clock of each processor
-        self.stayed: Floats = np.zeros(len(self.processors))
+        self.pushed: list[F64] = []  # when each batch was: by the clock of each processor
+        self.stayed: F64 = np.zeros(len(self.processors))
         self.left = 0
 
-    def now(self) -> Floats:
+    def now(self) -> F64:
         if self.cell.device is None:
             return np.array([self.busy])
         disk, spent = self.clock(), self.join.stats
@@ -74,7 +73,7 @@ def stays(wanted: Cell) -> list[Row]:
     return found
 
 
-def _row(course: Stays, marks: Sequence[tuple[Floats, int]], i: int) -> Row:
+def _row(course: Stays, marks: Sequence[tuple[F64, int]], i: int) -> Row:
     cell, cpu = course.cell, course.processors[i]
     means = [(b[0][i] - a[0][i]) / max(1, b[1] - a[1]) for a, b in pairwise(marks)]
     first, last = marks[0], marks[-1]

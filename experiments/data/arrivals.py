@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from semistream.kernels.arrays import F64, I64
 
 
 @dataclass(frozen=True)
@@ -45,20 +43,20 @@ class Bursty:
         while True:
             yield from self._cascade(rng).tolist()
 
-    def counts(self, seed: int, ticks: int) -> Ints:
+    def counts(self, seed: int, ticks: int) -> I64:
         """The first `ticks` of them as an array."""
         rng = np.random.default_rng(seed)
         cascades = [self._cascade(rng) for _ in range(-(-ticks // (1 << self.levels)))]
         return np.concatenate([np.zeros(0, np.int64), *cascades])[:ticks]
 
-    def _cascade(self, rng: np.random.Generator) -> Ints:
+    def _cascade(self, rng: np.random.Generator) -> I64:
         parts = np.array([self.mean * (1 << self.levels)])
         for _ in range(self.levels):
             left = np.where(rng.random(len(parts)) < 0.5, self.bias, 1 - self.bias)
             parts = np.stack([parts * left, parts * (1 - left)], axis=1).ravel()
         # Whole rows: what rounding takes from one tick it gives to the next, none is lost.
         ends = np.rint(np.cumsum(parts)).astype(np.int64)
-        counts: Ints = np.diff(ends, prepend=0)
+        counts: I64 = np.diff(ends, prepend=0)
         return counts
 
 
@@ -74,7 +72,7 @@ class Steady:
         while True:
             yield from rng.poisson(self.mean, _AT_ONCE).tolist()
 
-    def counts(self, seed: int, ticks: int) -> Ints:
+    def counts(self, seed: int, ticks: int) -> I64:
         """The first `ticks` of them as an array."""
         rng = np.random.default_rng(seed)
         blocks = [rng.poisson(self.mean, _AT_ONCE) for _ in range(-(-ticks // _AT_ONCE))]
@@ -84,12 +82,12 @@ class Steady:
 _AT_ONCE = 4096  # ticks that are drawn together
 
 
-def hurst_exponent(counts: Ints) -> float:
+def hurst_exponent(counts: I64) -> float:
     """By the variance-time plot: means over m ticks vary by m ** (2 H - 2).
 
     0.5 for arrivals that know nothing of each other. Levels with fewer than 32 means are left out.
     """
-    means: Floats = np.asarray(counts, dtype=np.float64)
+    means: F64 = np.asarray(counts, dtype=np.float64)
     sizes, variances = [], []
     size = 1
     while len(means) >= 32:

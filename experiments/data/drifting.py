@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.lib import workload
 from experiments.data.trace import one_batch
-
-Ints = npt.NDArray[np.int64]
+from semistream.kernels.arrays import I64
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class TemporalLocality:
             yield one_batch(workload.sales_table(rng, self._keys(rng, done, rows)))
             done += rows
 
-    def _keys(self, rng: np.random.Generator, done: int, rows: int) -> Ints:
+    def _keys(self, rng: np.random.Generator, done: int, rows: int) -> I64:
         """Keys of the stream's rows from `done` on; a batch may reach over several intervals."""
         parts, at = [], done
         while at < done + rows:
@@ -74,7 +72,7 @@ class TemporalLocality:
             at += count
         return np.concatenate(parts)
 
-    def _scattered(self, ranks: Ints, width: int) -> Ints:
+    def _scattered(self, ranks: I64, width: int) -> I64:
         return workload.rank_to_key(ranks, width, self.places)
 
 
@@ -109,7 +107,7 @@ class DriftingHotSet:
         """Ranks by which the mapping moves each time."""
         return round(self.part * self.hot)
 
-    def key_of(self, ranks: Ints, row: int | Ints) -> Ints:
+    def key_of(self, ranks: I64, row: int | I64) -> I64:
         """Which keys have these ranks (from 0) at this row of the stream."""
         moved = (ranks + self.shift * (np.asarray(row) // self.every)) % self.keys
         return workload.rank_to_key(moved, self.keys, self.places)

@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.lib import workload
 from experiments.data.generate import kept_rows
 from experiments.data.kept_stores import PAGE_BYTES
+from semistream.kernels.arrays import I64
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Ints = npt.NDArray[np.int64]
 
-NOTHING: Ints = np.zeros(0, dtype=np.int64)
+NOTHING: I64 = np.zeros(0, dtype=np.int64)
 
 BLOCK = 10_000
 """Rows that are drawn together: a block is the same whichever slice it is made for. As many as
@@ -77,7 +76,7 @@ def zipf_rows(
 ) -> pa.Table:
     """Rows `first` .. `first + count - 1` of the master with Zipf keys."""
 
-    def ranks(block: int) -> Ints:
+    def ranks(block: int) -> I64:
         return workload.zipf_ranks(np.random.default_rng([seed, block]), BLOCK, keys, skew)
 
     drawn = drawn_in_blocks(first, count, ranks)
@@ -90,8 +89,8 @@ def repeated_rows(first: int, count: int, *, keys: int) -> pa.Table:
 
 
 def drawn_in_blocks(
-    first: int, count: int, draw: Callable[[int], Ints], empty: Ints = NOTHING
-) -> Ints:
+    first: int, count: int, draw: Callable[[int], I64], empty: I64 = NOTHING
+) -> I64:
     """Values `first` .. `first + count - 1` of a sequence that is drawn by blocks of `BLOCK`: what
     a row is does not depend on the slice that it is made in."""
     begin, end = first // BLOCK, -(-(first + count) // BLOCK)
@@ -99,7 +98,7 @@ def drawn_in_blocks(
     return values[first - begin * BLOCK :][:count]
 
 
-def _with_keys(first: int, keys: Ints) -> pa.Table:
+def _with_keys(first: int, keys: I64) -> pa.Table:
     rows = workload.master_table(first, len(keys))
     field = rows.schema.field(workload.KEY)
     return rows.set_column(rows.schema.get_field_index(workload.KEY), field, pa.array(keys))

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
@@ -28,8 +27,7 @@ from experiments.data.generate import kept_rows
 from experiments.data.kept_stores import PAGE_BYTES, kept_table
 from experiments.data.many_to_many import BLOCK, drawn_in_blocks
 from experiments.data.trace import one_batch
-
-Ints = npt.NDArray[np.int64]
+from semistream.kernels.arrays import I64
 
 KEY = "lon"
 LONGITUDES = 36_001
@@ -139,14 +137,14 @@ class SyntheticReports:
 def synthetic_rows(first: int, count: int, *, skew: float) -> pa.Table:
     """Rows `first` .. `first + count - 1` of the surrogate's master."""
 
-    def block(number: int) -> Ints:
+    def block(number: int) -> I64:
         return _drawn(np.random.default_rng([_MONTHS["master"], number]), BLOCK, skew)
 
     empty = np.zeros((0, len(SURROGATE_SCHEMA)), dtype=np.int64)
     return _reports(drawn_in_blocks(first, count, block, empty))
 
 
-def _drawn(rng: np.random.Generator, rows: int, skew: float) -> Ints:
+def _drawn(rng: np.random.Generator, rows: int, skew: float) -> I64:
     """One line per report, one column per field."""
     ranks = workload.zipf_ranks(rng, rows, LONGITUDES, skew)
     lon = workload.rank_to_key(ranks, LONGITUDES, seed=0)
@@ -155,6 +153,6 @@ def _drawn(rng: np.random.Generator, rows: int, skew: float) -> Ints:
     return np.stack([lon, *others], axis=1)
 
 
-def _reports(values: Ints) -> pa.Table:
+def _reports(values: I64) -> pa.Table:
     arrays = [pa.array(column.astype(np.int32)) for column in values.T]
     return pa.Table.from_arrays(arrays, schema=SURROGATE_SCHEMA)

@@ -20,14 +20,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from semistream.errors import MasterError
+from semistream.kernels.arrays import I64
 from semistream.master.base import Master, Pages
 from semistream.master.wrapped import WrappedMaster
 from semistream.planning.device import Device
-
-I64 = NDArray[np.int64]
 
 
 class Clock(Protocol):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from experiments.data.arrivals import Bursty, Steady
 from experiments.data.products import products_for, share_of
@@ -22,6 +21,7 @@ from experiments.lib.cell import HDD, PAPER, Cell, cell
 from experiments.lib.measure import Course, interval, measure
 from experiments.lib.paper_cpu import charge_cpu
 from experiments.lib.rows import one, span, values, where
+from semistream.kernels.arrays import F64, I64
 
 OTHERS = ("meshjoin", "hybridjoin", "chybridjoin")
 TICK = 0.1  # seconds
@@ -29,9 +29,6 @@ BATCH = 500
 PARTS = 8  # of the time, for the interval
 BIAS, LEVELS = 0.6, 9  # of the cascade: the fullest tick has five times the mean
 SHARE = 0.1  # of the master, for memory
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Load:
     ticks: int
 
     @property
-    def counts(self) -> Ints:
+    def counts(self) -> I64:
         """Rows of each tick."""
         mean, seed = self.mean * TICK, self.cell.seed
         if self.kind == "steady":
@@ -54,7 +51,7 @@ class Served(Course):
     """A join whose rows arrive by the clock. Each carries its number, so that its answer tells how
     long it took since it arrived."""
 
-    def serve(self, arrived: Floats) -> Floats:
+    def serve(self, arrived: F64) -> F64:
         """When each of these rows, by the seconds of their arrival, was answered."""
         answered, taken, began = np.full(len(arrived), np.nan), 0, self.clock()
         stream = self.cell.stream.batches(self.cell.seed + 1, BATCH)

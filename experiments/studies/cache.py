@@ -28,7 +28,6 @@ from experiments.lib import REPRODUCED, Experiment, Progress, Row, Verdict, char
 from experiments.lib.rows import values, where
 from experiments.studies.cache_policies import (
     POLICIES,
-    Ints,
     best_in_hindsight,
     fixed_set,
     simulate,
@@ -37,6 +36,7 @@ from experiments.studies.cache_policies import (
 from experiments.studies.cache_traces import BATCH, Trace, traces
 from semistream.budget.sizes import ENTRY_BYTES, STREAM_ROW
 from semistream.budget.split import split_memory
+from semistream.kernels.arrays import I64
 from semistream.master.facts import facts
 from semistream.planning.work import FILLED
 from semistream.spec import ALGORITHMS
@@ -91,7 +91,7 @@ def _compare(trace: Trace, file: Path, part: float) -> Iterator[Row]:
     yield {**labels, "policy": OPTIMUM, "hits": hits[0], "hits_by_bytes": hits[1]}
 
 
-def _best(trace: Trace, entries: int) -> Ints:
+def _best(trace: Trace, entries: int) -> I64:
     """The most popular keys; where popularity changes, the best set in hindsight."""
     if trace.by_rank is not None:
         return trace.by_rank[:entries]

@@ -13,9 +13,8 @@ from typing import Any
 
 import libcachesim
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from semistream.kernels.arrays import I64
 
 _REQUEST = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 # With the usual settings of each. LFU counts what is cached, and forgets what leaves.
@@ -28,7 +27,7 @@ POLICIES: dict[str, Callable[..., Any]] = {
 }
 
 
-def write_trace(keys: Ints, path: Path) -> None:
+def write_trace(keys: I64, path: Path) -> None:
     """The keys, from 0 on, as requests for objects of size 1."""
     requests = np.zeros(len(keys), _REQUEST)
     requests["time"], requests["id"] = np.arange(len(keys)), keys + 1
@@ -49,12 +48,12 @@ def simulate(policy: str, trace: Path, entries: int, warm: int) -> float:
     return 1.0 - float(missed)
 
 
-def fixed_set(keys: Ints, asked: Ints) -> float:
+def fixed_set(keys: I64, asked: I64) -> float:
     """Share of the requests that a cache answers which has these keys, from first to last."""
     return float(np.isin(asked, keys).mean())
 
 
-def best_in_hindsight(asked: Ints, entries: int) -> Ints:
+def best_in_hindsight(asked: I64, entries: int) -> I64:
     """The keys that are asked for most."""
     found, counts = np.unique(asked, return_counts=True)
     return found[np.argsort(-counts, kind="stable")[:entries]]

@@ -12,7 +12,7 @@ from benchmarks.lib import workload
 from experiments.data import journey
 from experiments.data.drifting import DriftingHotSet
 from experiments.data.products import products
-from experiments.studies.cache_policies import Ints
+from semistream.kernels.arrays import I64
 
 BATCH = 10_000  # rows pushed at a time
 # Keys, rows of a trace, and how many of them fill the caches.
@@ -28,13 +28,13 @@ SKEWS = (0.6, 0.8, 1.0, 1.2)
 class Trace:
     name: str
     kind: str  # zipf | drift | fast drift | real
-    keys: Ints
+    keys: I64
     warm: int
     store: Path
-    by_rank: Ints | None = None  # keys by popularity, where that never changes
+    by_rank: I64 | None = None  # keys by popularity, where that never changes
 
     @property
-    def timed(self) -> Ints:
+    def timed(self) -> I64:
         return self.keys[self.warm :]
 
 
@@ -53,14 +53,14 @@ def traces(scale: str, seed: int, folder: Path) -> Iterator[Trace]:
         yield _real(folder)
 
 
-def _sinking(keys: int, rows: int, seed: int) -> Ints:
+def _sinking(keys: int, rows: int, seed: int) -> I64:
     """Zipf 1; every tenth of as many rows as there are keys the hottest in 10,000 become cold."""
     drift = DriftingHotSet(keys, hot=keys // 100, part=0.01, every=keys // 10, places=seed)
     ranks = workload.zipf_ranks(np.random.default_rng(seed), rows, keys, 1.0)
     return drift.key_of(ranks, np.arange(rows))
 
 
-def _window(keys: int, rows: int, seed: int, turn: int) -> Ints:
+def _window(keys: int, rows: int, seed: int, turn: int) -> I64:
     """Nine rows of ten ask for one of a few keys, all alike. One after the other of these keys is
     replaced by another, all of them in the time of `turn` rows per key of the master."""
     rng, hot = np.random.default_rng(seed), keys // 125

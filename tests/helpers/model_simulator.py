@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from semistream.kernels.arrays import F64, I64
 
 
-def zipf_chances(rows: int, skew: float, skip: int = 0) -> FloatArray:
+def zipf_chances(rows: int, skew: float, skip: int = 0) -> F64:
     """The chance of each rank, from the most popular; the first ``skip`` have none."""
     chances = np.arange(1, rows + 1, dtype=np.float64) ** -skew
     chances[:skip] = 0.0
@@ -25,7 +23,7 @@ class Draws:
         self.rows, self.random = rows, np.random.default_rng(seed)
         self._sums = np.cumsum(zipf_chances(rows, skew, skip))
 
-    def take(self, count: int) -> IntArray:
+    def take(self, count: int) -> I64:
         found = np.searchsorted(self._sums, self.random.random(count) * self._sums[-1], "right")
         return np.minimum(found, self.rows - 1)
 
@@ -37,7 +35,7 @@ class Draws:
         return len(np.unique(places // per_page))
 
 
-def page_of_rank(rows: int, pages: int, ordered: bool, random: np.random.Generator) -> IntArray:
+def page_of_rank(rows: int, pages: int, ordered: bool, random: np.random.Generator) -> I64:
     """The page on which each rank lies; every page has the same number of rows."""
     places = np.arange(rows) if ordered else random.permutation(rows)
     return places * pages // rows
@@ -48,7 +46,7 @@ def merged_reads(needed: int, pages: int, gap: int, random: np.random.Generator)
     return sweep(random.choice(pages, needed, replace=False), gap)
 
 
-def sweep(pages: IntArray, gap: int) -> tuple[int, int]:
+def sweep(pages: I64, gap: int) -> tuple[int, int]:
     """(reads, pages read) of one sweep for rows on these pages."""
     chosen = np.unique(pages)
     between = np.diff(chosen) - 1
@@ -59,7 +57,7 @@ def sweep(pages: IntArray, gap: int) -> tuple[int, int]:
 class Rolled:
     """sweepjoin in parts: slots are filled, then the rows next in order of their page leave."""
 
-    def __init__(self, draws: Draws, page: IntArray, slots: int, parts: int, gap: int = 0) -> None:
+    def __init__(self, draws: Draws, page: I64, slots: int, parts: int, gap: int = 0) -> None:
         self._draws, self._page, self._slots, self._gap = draws, page, slots, gap
         self._size = slots // parts
         self._waiting = np.sort(page[draws.take(slots)])
@@ -94,7 +92,7 @@ class Hybrid:
     of blocks.
     """
 
-    def __init__(self, draws: Draws, page: IntArray, waiting: int) -> None:
+    def __init__(self, draws: Draws, page: I64, waiting: int) -> None:
         self._draws, self._page = draws, page
         self._count = np.zeros(int(page.max()) + 1, np.int64)
         self._queue: deque[int] = deque()
@@ -121,7 +119,7 @@ class Hybrid:
         return sum(self.read() for _ in range(reads)) / reads
 
 
-def pool_miss_rate(draws: Draws, page: IntArray, pool: int, warm: int, rows: int) -> float:
+def pool_miss_rate(draws: Draws, page: I64, pool: int, warm: int, rows: int) -> float:
     """Lookups whose page is not in a pool of the pages last used."""
     used: OrderedDict[int, None] = OrderedDict()
     missed = 0
@@ -142,9 +140,7 @@ class Planned:
     The rules of the disk phase with pages in place of rows: who waits is a count per page.
     """
 
-    def __init__(
-        self, draws: Draws, page: IntArray, slots: int, pool: int, pending: int = 4096
-    ) -> None:
+    def __init__(self, draws: Draws, page: I64, slots: int, pool: int, pending: int = 4096) -> None:
         pages = int(page.max()) + 1
         self._draws, self._page, self._slots, self._pool = draws, page, slots, pool
         self._pending_rows = pending

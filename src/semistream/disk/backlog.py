@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from ..budget import CHUNK_BYTES, SMALL_CHUNK, SMALL_CHUNKS, Ledger, slot_bytes, waiting_rows
 from ..kernels import multimap
+from ..kernels.arrays import I32, I64
 from ..rows.chunks import Chunks
 from ..rows.failures import RECOVERABLE
 from ..rows.layout import row_bytes
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 
 class Backlog:

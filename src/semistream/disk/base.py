@@ -9,18 +9,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import Ledger
 from ..errors import SpecError
 from ..front import Front
+from ..kernels.arrays import I32, I64
 from ..master import Master, Pages
 from ..output import Output
 from ..spec import DISK_FACTS, DiskFacts, Params
 from .backlog import Backlog
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)

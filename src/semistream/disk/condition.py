@@ -11,16 +11,14 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..errors import SpecError
+from ..kernels.arrays import I32, I64
 from ..master import Pages
 from ..rows.failures import Failure, attempt
 from .base import Parts
 from .scan import Scan
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 TILE_BYTES = 256  # of memory per pair, columns of both sides included
 
 

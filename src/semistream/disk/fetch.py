@@ -15,18 +15,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import FETCH_COPIES, FETCH_KEYS, show_bytes
 from ..errors import BudgetError
 from ..kernels import search
+from ..kernels.arrays import I32, I64
 from ..master import Pages, TooBigError
 from ..rows.keys import is_natural, values_of
 from .base import Parts
 from .sweep import Sweep
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 
 class Fetch(Sweep, word="fetch"):

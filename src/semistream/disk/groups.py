@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import Ledger
 from ..front import Front, Groups, new_rows
 from ..kernels import multimap
+from ..kernels.arrays import I32, I64
 from ..master import Master, Pages
 from ..rows.chunks import Chunks
 from ..rows.failures import RECOVERABLE
 from .backlog import Links
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 CANDIDATE_BYTES = 8 + 4 + 8 + 9 * 4  # code, uses, links and their table
 
 

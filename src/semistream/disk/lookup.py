@@ -17,16 +17,14 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..front import Groups
 from ..kernels import search
+from ..kernels.arrays import I32, I64
 from ..master import Pages
 from .base import Parts
 from .sweep import Sweep
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 SAMPLE = 4096
 
 

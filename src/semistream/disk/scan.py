@@ -30,17 +30,14 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..errors import MasterError
 from ..kernels import multimap
+from ..kernels.arrays import I32, I64
 from ..master import Pages
 from ..rows.failures import Failure
 from .base import DiskPhase, Parts
 from .groups import Collector, groups_of, shows_groups
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 
 class Scan(DiskPhase, word="scan"):

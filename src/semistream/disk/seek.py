@@ -27,16 +27,14 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..kernels import multimap, seek
+from ..kernels.arrays import I32, I64, Mask
 from ..master import Pages
 from .base import Parts
 from .groups import groups_of
 from .sweep import Sweep
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 ITERATIONS = 1024  # lookups in one kernel call, at most
 NO_OWNERS = np.zeros(0, np.int32)
 
@@ -132,7 +130,7 @@ class Seek(Sweep, word="seek"):
         if stopped >= 0:
             yield from self._after_stop(stopped, checked)
 
-    def _after_stop(self, stopped: int, checked: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
+    def _after_stop(self, stopped: int, checked: Mask) -> Iterator[pa.RecordBatch]:
         """A page was to be checked first, or the pairs of one block do not fit at once."""
         code = int(self.parts.backlog.codes[self._queue[stopped]])
         low, high = self._block_of(code)

@@ -22,15 +22,12 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import PAGES_FILL, PAGES_OLD, PAGES_PENDING
+from ..kernels.arrays import I32, I64, Mask
 from ..master import Pages
 from .base import Parts
 from .sweep import Sweep
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 
 class PagesWanted(Sweep, word="pages"):
@@ -113,7 +110,7 @@ class PagesWanted(Sweep, word="pages"):
             yield from self._answer(slots[rest], codes[rest])
         self._utility /= 2
 
-    def _pages_to_read(self, slots: I32, low: I32, single: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _pages_to_read(self, slots: I32, low: I32, single: Mask) -> Mask:
         """The pages to read now: over-age ones, then by waiting rows, until half of them go."""
         backlog = self.parts.backlog
         waiting = np.bincount(low[single], minlength=len(self._utility))
@@ -128,7 +125,7 @@ class PagesWanted(Sweep, word="pages"):
         chosen[order[: max(most, int(late[pages].sum()))]] = True
         return chosen
 
-    def _due(self, slots: I32, low: I32, high: I32, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _due(self, slots: I32, low: I32, high: I32, chosen: Mask) -> Mask:
         """Rows under no page or under several: those nowhere go now, the others with a page of
         theirs."""
         begins = np.zeros(len(low), np.bool_)

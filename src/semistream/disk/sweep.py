@@ -22,16 +22,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import SWEEP_PARTS
 from ..front import Groups
 from ..kernels import search
+from ..kernels.arrays import I32, I64, Mask
 from ..master import Pages, page_blocks
 from .base import DiskPhase, Parts
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 LATE = 3  # times the rows that wait: when so many came after one, it is over age. A round has 1.7
 
 
@@ -266,9 +264,7 @@ class Sweep(DiskPhase, word="sweep"):
         backlog.resume[later] = end
         backlog.remove(slots[final])
 
-    def _teach(
-        self, pages: Pages, codes: I64, start: I64, count: I32, whole: NDArray[np.bool_] | None
-    ) -> None:
+    def _teach(self, pages: Pages, codes: I64, start: I64, count: I32, whole: Mask | None) -> None:
         """Offer the front stage every code that was answered completely by this block."""
         heads = np.empty(len(codes), np.int32)
         heads = heads[: search.code_runs(codes, heads)]

@@ -5,23 +5,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..kernels.arrays import I32, I64, Mask
 from ..master import Master
 from ..rows.chunks import Chunks
 from ..rows.records import Records
 from .table import Groups
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 
 @dataclass
 class Hits:
     start: I64  # location of the first row of the group; -1: not here
     count: I32
-    absent: NDArray[np.bool_] | None  # known not to be in the master
+    absent: Mask | None  # known not to be in the master
 
 
 class Front:

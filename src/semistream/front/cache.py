@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..budget import ASLEEP, AWAKE, ENTRY_BYTES, LEAST_KEYS, SEGMENTS, Ledger
 from ..kernels import table
+from ..kernels.arrays import I64
 from ..rows.chunks import Chunks
 from ..rows.failures import RECOVERABLE
 from .base import Front, Hits
@@ -30,8 +31,6 @@ from .ghosts import Ghosts
 from .segments import Segments
 from .table import Groups
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 MOST_GROUP = 4096  # rows of a group that may be cached
 MEMORY = 30  # frequencies halve every so many rows per cached group
 MOST_THRESHOLD = 32

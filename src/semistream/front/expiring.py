@@ -13,18 +13,15 @@ from __future__ import annotations
 import time
 from collections import deque
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import Ledger
+from ..kernels.arrays import I64
 from ..master import Master
 from ..rows.chunks import Chunks
 from .cache import KeyGroups
 from .table import Groups
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 SHARE = 8  # one part in so many of the front stage is for the log
 ENTRY = 160  # bytes of an entry besides its codes
 

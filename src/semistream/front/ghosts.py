@@ -9,13 +9,9 @@ there is room for, all counts halve, and what was seen once is forgotten.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..kernels import table
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-U32 = NDArray[np.uint32]
+from ..kernels.arrays import I32, I64, U32
 
 
 class Ghosts:

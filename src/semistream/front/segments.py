@@ -15,15 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import RECORD_BYTES, SEGMENTS
+from ..kernels.arrays import F64, I32, I64
 from ..rows.chunks import Chunks, group_rows
 from ..rows.records import Records
 from .table import Groups, GroupTable
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 POOREST = 2  # segments that young groups compete with
 LEVELS = 64  # frequencies that are told apart when these are chosen
 YOUNG_CHUNKS = 32
@@ -166,7 +164,7 @@ class Segments:
         poor = poor + self._free_places(counts.sum(axis=1))
         return [sealed[i] for i in np.argsort(-poor, kind="stable")[:POOREST]]
 
-    def _free_places(self, live: I64) -> NDArray[np.float64]:
+    def _free_places(self, live: I64) -> F64:
         """For how many groups of the usual size each sealed segment has room, by those it has."""
         size = np.array([self._sizes[chunk] for chunk in self._sealed], np.float64)
         used = size * live / np.maximum(1, list(self._sealed.values()))

@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..budget import TABLE_SLOT_BYTES
 from ..kernels import table
+from ..kernels.arrays import I32, I64, U32, Mask
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-U32 = NDArray[np.uint32]
 SHUFFLE = np.uint64(0xD1B54A32D192ED03)  # not the table's own mix
 BLOCK = 1 << 14  # slots looked at together
 
@@ -34,7 +31,7 @@ class Groups:
         pairs = zip(vars(self).values(), vars(more).values(), strict=True)
         return Groups(*(np.concatenate(pair) for pair in pairs))
 
-    def part(self, which: slice | NDArray[np.bool_] | I64) -> Groups:
+    def part(self, which: slice | Mask | I64) -> Groups:
         return Groups(self.codes[which], self.start[which], self.count[which], self.uses[which])
 
 
@@ -77,7 +74,7 @@ class GroupTable:
         table.uses_by_chunk(self._slots, counts)
         return counts
 
-    def in_chunks(self, chosen: NDArray[np.bool_]) -> Groups:
+    def in_chunks(self, chosen: Mask) -> Groups:
         """Groups whose rows are in the chosen chunks, most frequent first. The order of equals
         decides who leaves. It is not the table's: else those at its end would always go, and its
         beginning would become one long run that every probe walks through."""

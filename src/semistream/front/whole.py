@@ -15,10 +15,10 @@ from tempfile import gettempdir
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import PINNED_ROW_BYTES, Ledger
 from ..kernels import search
+from ..kernels.arrays import I64
 from ..master import Master, Pages
 from ..rows.chunks import Chunks
 from ..rows.sort import Sorter
@@ -26,7 +26,6 @@ from .base import Front, Hits
 from .segments import new_rows
 from .table import Groups, GroupTable
 
-I64 = NDArray[np.int64]
 PAGE_BYTES = 1024  # per page: addresses
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from ..errors import SpecError
+from ..kernels.arrays import Mask
 from ..spec import Condition
 
 _OPERATORS = {
@@ -53,7 +53,7 @@ class Compare:
     def master_columns(self) -> tuple[str, ...]:
         return (self.master,)
 
-    def mask(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> NDArray[np.bool_]:
+    def mask(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> Mask:
         return _call(_OPERATORS[self.operator], stream.column(0), master.column(0))
 
 
@@ -73,7 +73,7 @@ class Band:
     def master_columns(self) -> tuple[str, ...]:
         return (self.master,)
 
-    def mask(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> NDArray[np.bool_]:
+    def mask(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> Mask:
         value = master.column(0)
         above = _call("less_equal", stream.column(0), value)
         return above & _call("greater_equal", stream.column(1), value)
@@ -105,7 +105,7 @@ class Predicate:
     def master_columns(self) -> tuple[str, ...]:
         return tuple(self.master)
 
-    def mask(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> NDArray[np.bool_]:
+    def mask(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> Mask:
         try:
             found = self.function(stream, master)
         except Exception as error:
@@ -124,7 +124,7 @@ class Predicate:
         return result
 
 
-def _call(name: str, left: pa.Array, right: pa.Array) -> NDArray[np.bool_]:
+def _call(name: str, left: pa.Array, right: pa.Array) -> Mask:
     try:
         return _plain(pc.call_function(name, [left, right]))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -134,7 +134,7 @@ def _call(name: str, left: pa.Array, right: pa.Array) -> NDArray[np.bool_]:
         ) from error
 
 
-def _plain(mask: Any) -> NDArray[np.bool_]:
+def _plain(mask: Any) -> Mask:
     """As NumPy booleans; unknown is no."""
     if isinstance(mask, pa.ChunkedArray):
         mask = mask.combine_chunks()

@@ -18,11 +18,11 @@ from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import COLLECT, INTAKE_BYTES, STREAM_ROW, Division, Ledger, Split, divided
 from ..disk import DiskPhase, NoDisk
 from ..front import Front, Hits
+from ..kernels.arrays import I32, I64, Mask
 from ..master import facts
 from ..output import Counters, Output, Reorder
 from ..planning import Seen, StreamSample
@@ -33,8 +33,6 @@ from ..rows.layout import layouts
 from .build import front_bytes, keep_front, make_front, make_phase
 from .question import Question
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 ROOM_BYTES = 1024  # kept free beside the rows of a chunk
 
 
@@ -345,7 +343,7 @@ class Engine:
             yield from self.phase.online()
         self.ledger.set("intake", 0)
 
-    def _wait(self, stream: Chunks, codes: I64, answered: NDArray[np.bool_]) -> I32:
+    def _wait(self, stream: Chunks, codes: I64, answered: Mask) -> I32:
         where = np.flatnonzero(~answered)
         own = stream.gather(where)  # a copy: the batch can go
         copy = pa.RecordBatch.from_arrays(own, schema=stream.schema)
@@ -356,7 +354,7 @@ class Engine:
         batch: pa.RecordBatch,
         stream: Chunks,
         hits: Hits | None,
-        answered: NDArray[np.bool_],
+        answered: Mask,
     ) -> Iterator[pa.RecordBatch]:
         if hits is None:
             yield from self.output.unmatched(stream, np.flatnonzero(answered))

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..errors import SpecError
 from ..front import MOST_GROUP, Groups
+from ..kernels.arrays import I32, I64
 from ..master import find_rows
 from ..rows.chunks import Chunks
 from ..safety import SealError, seal, unseal
 from .engine import Engine
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 SCHEMA = pa.schema([("code", pa.int64()), ("uses", pa.int32())])
 WIDEST = 4  # pages of a group that is still read
 FEW = 16  # codes that are looked up at first

@@ -7,12 +7,10 @@ page within its file, buffers within the page, offsets of strings within their d
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import I64, Mask
 from .base import jit, load_i32, load_i64
 
-I64 = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 BITS, FIXED, VAR = 0, 1, 2  # kinds of columns
 SOUND = -1
 # What is wrong with an entry of an index, beyond a column: its number counts from 0.

@@ -7,15 +7,12 @@ cost of one cache line: one word, two bits.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import I32, I64, U64, Mask
 from .base import jit, load_i32, load_i64, prefetch
 from .search import _guess, _search
 from .table import MIX
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-U64 = NDArray[np.uint64]
 GONE = -1  # a newer run says that the code has no rows
 AHEAD = 16
 
@@ -84,7 +81,7 @@ def _place(code: int, address: int, count: int) -> int:
 @jit
 def is_stale(
     address: I64, rows: I64, run: I32, words: U64, bits: int, claimed: I64, claimed_rows: I64,
-    claims: I64, stale: NDArray[np.bool_],
+    claims: I64, stale: Mask,
 ) -> int:  # fmt: skip
     """stale[k]: another run than its page's own owns the code of row k, counting over all pages.
     run[p] < 0: a page of NULL keys, which nobody claims. Returns how many."""

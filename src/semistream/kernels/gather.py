@@ -7,8 +7,8 @@ A row is a *location*: `chunk << 32 | row`. Buffer `j` of chunk `c` starts at ad
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import I64, U8, Mask
 from .base import (
     copy_bytes,
     jit,
@@ -25,8 +25,6 @@ from .base import (
     store_u32,
 )
 
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 ROW = 0xFFFFFFFF
 AHEAD = 16  # rows to prefetch ahead
 TILE = 64  # rows whose cache misses overlap
@@ -141,7 +139,7 @@ def copy_spans(address: I64, ends: I64, out: U8) -> None:
 
 
 @jit
-def same_spans(a: I64, a_ends: I64, b: I64, b_ends: I64, same: NDArray[np.bool_]) -> None:
+def same_spans(a: I64, a_ends: I64, b: I64, b_ends: I64, same: Mask) -> None:
     """same[i] &= the two values have equal bytes."""
     n = len(a)
     for i in range(n):

@@ -7,11 +7,10 @@ in a store without this code.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import U64
 from .base import jit, load_i32, load_i64, load_u8, load_u32, load_u64
 
-U64 = NDArray[np.uint64]
 P1 = np.uint64(0x9E3779B185EBCA87)
 P2 = np.uint64(0xC2B2AE3D27D4EB4F)
 P3 = np.uint64(0x165667B19E3779F9)

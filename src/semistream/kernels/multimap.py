@@ -6,14 +6,11 @@ with 10^5 waiting rows costs no more than 10^5 different keys.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import I32, I64, U8
 from .base import jit, load_i64, load_u8, prefetch
 from .table import slot_of
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-U8 = NDArray[np.uint8]
 NONE = -1
 TILE = 256  # rows looked up side by side, so that their cache misses overlap
 

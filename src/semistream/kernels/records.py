@@ -10,14 +10,11 @@ A location is `chunk << 32 | word`.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import I32, I64, U8
 from .base import copy_bytes, jit, load_u8, load_u32, prefetch, store_u8, store_u32
 from .gather import AHEAD, ROW, move
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-U8 = NDArray[np.uint8]
 TILE = 256
 
 

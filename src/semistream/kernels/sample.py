@@ -7,13 +7,11 @@ probing; a count of 0 is an empty slot.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import F64, I64
 from .base import jit
 from .table import MIX
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 MIX_AGAIN = np.uint64(0xC4CEB9FE1A85EC53)
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import I32, I64, Mask
 from .base import jit, load_i64, prefetch
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 AHEAD = 16
 SIGN = np.uint64(1) << np.uint64(63)
 
 
 @jit
-def _digit_counts(codes: I64) -> NDArray[np.int64]:
+def _digit_counts(codes: I64) -> I64:
     counts = np.zeros((8, 256), dtype=np.int64)
     for i in range(len(codes)):
         x = np.uint64(codes[i]) ^ SIGN
@@ -242,7 +240,7 @@ def expand(
 
 
 @jit
-def mark_pages(low: I32, high: I32, wanted: NDArray[np.bool_]) -> int:
+def mark_pages(low: I32, high: I32, wanted: Mask) -> int:
     """wanted[p] = True for every page some row needs; returns how many."""
     for i in range(len(low)):
         for p in range(low[i], high[i]):

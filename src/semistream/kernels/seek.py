@@ -5,15 +5,10 @@ own index lookup and its own block of pages, so that the interpreter is not what
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import I32, I64, U8, Mask
 from .base import jit, load_i64, prefetch
 from .multimap import NONE, TILE, _find, _find_first, _pass_filter
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-U8 = NDArray[np.uint8]
-Mask = NDArray[np.bool_]
 
 
 @jit

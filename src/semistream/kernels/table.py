@@ -8,15 +8,10 @@ slots is free: it follows from the memory and not from a power of two.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import I32, I64, U8, U16, U32, Mask
 from .base import jit, prefetch
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-U8 = NDArray[np.uint8]
-U16 = NDArray[np.uint16]
-U32 = NDArray[np.uint32]
 MIX = np.uint64(0x9E3779B97F4A7C15)
 MOST_USES = 0xFFFFFFFF
 MOST_KEPT = 64
@@ -108,7 +103,7 @@ def probe(codes: I64, slots: I64, start: I64, counts: I32) -> int:
 
 
 @jit
-def in_chunks(slots: I64, chosen: NDArray[np.bool_], out: I64) -> int:
+def in_chunks(slots: I64, chosen: Mask, out: I64) -> int:
     """Slots whose group lives in a chosen chunk; returns how many."""
     n = 0
     for s in range(len(slots)):
@@ -129,9 +124,7 @@ def uses_by_chunk(slots: I64, counts: I32) -> None:
 
 
 @jit
-def absent_probe(
-    codes: I64, start: I64, known: I64, used: U8, bits: int, absent: NDArray[np.bool_]
-) -> int:
+def absent_probe(codes: I64, start: I64, known: I64, used: U8, bits: int, absent: Mask) -> int:
     """absent[i] = the master is known not to have this code. Direct-mapped, so it never grows."""
     total = 0
     for i in range(len(codes)):

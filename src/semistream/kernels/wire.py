@@ -8,13 +8,10 @@ in its place: of fixed width, behind a length of one to nine bytes, or (times) b
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import I64, Mask
 from .base import copy_bytes, jit, load_i32, load_u8, load_u16, load_u32, load_u64, store_u8
 
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
-Mask = NDArray[np.bool_]
 WIDTH_LENENC, WIDTH_TIME = 0, -1
 DAY = 86_400_000_000
 

@@ -20,16 +20,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..errors import MasterError, SpecError
 from ..kernels import search
+from ..kernels.arrays import I32, I64, Mask
 from ..rows.chunks import Chunks
 from ..rows.keys import codes_of, key_coder, not_null
 from .find import find_rows
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 NOTHING: I64 = np.zeros(0, np.int64)
 
 
@@ -60,7 +58,7 @@ class Pages:
     rows: I64  # rows of each page
     numbers: I64
     allocated: int  # bytes that were allocated for them: 0 where they are mapped
-    valid: list[NDArray[np.bool_] | None] = field(default_factory=list)  # rows with a key
+    valid: list[Mask | None] = field(default_factory=list)  # rows with a key
     keep: Any = None
     bounds: tuple[I64, I64] = (NOTHING, NOTHING)  # first and last code of each page, where sorted
 
@@ -118,15 +116,15 @@ class Master(ABC):
         """The whole master as one block, where that allocates nothing (None: it would)."""
         return None
 
-    def touch(self, wanted: NDArray[np.bool_]) -> None:
+    def touch(self, wanted: Mask) -> None:
         """Pages of `view` are about to be used: check them, count them."""
         self.check(wanted)
 
-    def check(self, wanted: NDArray[np.bool_]) -> None:
+    def check(self, wanted: Mask) -> None:
         """Raise if a page of `view` is damaged."""
         return
 
-    def checked(self) -> NDArray[np.bool_]:
+    def checked(self) -> Mask:
         """Which pages of `view` need no more checking."""
         return np.ones(self.describe().pages, np.bool_)
 
@@ -166,7 +164,7 @@ class Master(ABC):
         """The run that has all rows of each code (-1: none has any); None: there is one run."""
         return None
 
-    def stale(self, pages: Pages) -> NDArray[np.bool_] | None:
+    def stale(self, pages: Pages) -> Mask | None:
         """Which rows of some pages have been replaced by newer runs; None: none has."""
         return None
 
@@ -282,7 +280,7 @@ def _keep_keys(table: pa.Table, key: Sequence[str], keys: list[pa.Array]) -> pa.
     return table.take(found["__row"].sort())
 
 
-def not_among(rows: pa.RecordBatch, keys: list[pa.Array]) -> NDArray[np.bool_]:
+def not_among(rows: pa.RecordBatch, keys: list[pa.Array]) -> Mask:
     """True for rows, which are keys themselves, that are not among `keys`, by value."""
     names = rows.schema.names
     numbered = pa.Table.from_batches([rows]).append_column("__row", pa.array(range(len(rows))))

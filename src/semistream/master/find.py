@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..kernels import search
+from ..kernels.arrays import I32, I64
 from ..rows.chunks import group_rows, one_batch
 
 if TYPE_CHECKING:
     from .base import Master, Pages
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 BLOCK_BYTES = 32 << 20
 
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..errors import DuplicateKeyError
+from ..kernels.arrays import I64, Mask
 from ..rows.chunks import Chunks, one_batch
 from ..rows.keys import codes_of, not_null
 from .base import Master, MasterInfo, Pages, Traffic
 from .store import Doubles, design, plain_batch
 
-I64 = NDArray[np.int64]
 PAGE_ROWS = 1024
 
 
@@ -94,7 +93,7 @@ class MemoryMaster(Master):
     def view(self, columns: Sequence[str]) -> Pages:
         return self._pages(np.arange(self._info.pages, dtype=np.int64), columns)
 
-    def touch(self, wanted: NDArray[np.bool_]) -> None:
+    def touch(self, wanted: Mask) -> None:
         self.traffic.pages += int(wanted.sum())
 
     def scan(self, start: int, max_bytes: int, columns: Sequence[str]) -> Pages:

@@ -5,14 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from ..kernels.arrays import I32, I64, Mask
 from .base import Master, MasterInfo, Pages
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 
 class WrappedMaster(Master):
@@ -41,7 +37,7 @@ class WrappedMaster(Master):
     def owners(self, codes: I64) -> I32 | None:
         return self.master.owners(codes)
 
-    def stale(self, pages: Pages) -> NDArray[np.bool_] | None:
+    def stale(self, pages: Pages) -> Mask | None:
         return self.master.stale(pages)
 
     def page_bytes(self, numbers: I64) -> I64:

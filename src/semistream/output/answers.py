@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import Ledger
 from ..errors import DuplicateKeyError
 from ..kernels import gather
+from ..kernels.arrays import I32, I64, Mask
 from ..rows.chunks import Chunks, Sizes
 from ..rows.failures import attempt
 from ..rows.keys import KeyCoder
@@ -20,10 +20,7 @@ from ..rows.layout import shown_value
 from ..rows.records import Records
 from .shape import NUMBER, Shape
 
-I64 = NDArray[np.int64]
 RowSource = Chunks | Records
-I32 = NDArray[np.int32]
-Mask = NDArray[np.bool_]
 PAIRS = 1 << 16  # matches expanded at a time
 
 

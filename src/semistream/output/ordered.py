@@ -17,15 +17,14 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..budget import Ledger
 from ..errors import SpillError
+from ..kernels.arrays import I64
 from ..rows.chunks import Chunks
 from ..rows.failures import attempt
 from ..safety import Checked, checksum
 
-I64 = NDArray[np.int64]
 RANGE = 4096  # stream rows in a range
 PART_BYTES = 512  # what a held batch costs besides its rows
 

@@ -10,14 +10,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias, overload
+from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import SpecError
-
-Floats: TypeAlias = "NDArray[np.float64]"
+from ..kernels.arrays import F64
 
 
 def within(name: str, value: float, least: float) -> None:
@@ -59,11 +57,9 @@ class Device:
     @overload
     def seconds(self, requests: float, size: float, sequential: float = 0) -> float: ...
     @overload
-    def seconds(
-        self, requests: Floats, size: Floats | float, sequential: Floats | float = 0
-    ) -> Floats: ...
+    def seconds(self, requests: F64, size: F64 | float, sequential: F64 | float = 0) -> F64: ...
     @overload
-    def seconds(self, requests: float, size: Floats, sequential: Floats | float = 0) -> Floats: ...
+    def seconds(self, requests: float, size: F64, sequential: F64 | float = 0) -> F64: ...
     def seconds(self, requests: Any, size: Any, sequential: Any = 0) -> Any:
         """Seconds for `requests` that are asked for together, `size` bytes in all; `sequential` of
         them go on where the one before ended.

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import MachineError, SpecError
+from ..kernels.arrays import F64
 from ..safety import (
     cache_home,
     checksum,
@@ -33,7 +33,6 @@ from .device import DEVICES, Device, within
 if TYPE_CHECKING:
     from .work import Case, Work
 
-Floats: TypeAlias = "NDArray[np.float64]"
 Points: TypeAlias = tuple[tuple[float, float], ...]
 FORMAT = {"kind": "semistream machine", "format": 2}
 CHECK = "crc32c"  # of all the other fields
@@ -85,7 +84,7 @@ class Machine:
     @overload
     def cost(self, name: str, size: float) -> float: ...
     @overload
-    def cost(self, name: str, size: Floats) -> Floats: ...
+    def cost(self, name: str, size: F64) -> F64: ...
     def cost(self, name: str, size: Any) -> Any:
         """Seconds of an operation on a table of `size` bytes: a straight line over the logarithm of
         the size between the points measured, level beyond them."""

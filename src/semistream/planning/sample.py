@@ -13,13 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..kernels import sample as tally
+from ..kernels.arrays import F64, I64, Mask
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 ROWS = 2048  # of the row sample
 KEYS = 512  # slots for the key sample; three quarters are used
 EVERYTHING = (1 << 64) - 1

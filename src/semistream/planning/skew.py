@@ -14,13 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..kernels.arrays import F64, I64, Mask
 from .laws import zipf
 
-F64 = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-I64 = NDArray[np.int64]
 MOST_SKEW = 4.0  # what a stream of one single key gets: its first key then has 92 % of the rows
 MOST_KEYS = 1e12  # where nobody says how many keys there are
 EXACT_RANKS = 24  # blocks of one key

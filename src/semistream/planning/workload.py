@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..errors import SpecError
+from ..kernels.arrays import I64, Mask
 from ..master import Master, MasterInfo, Source, find_rows, open_master
 from ..rows.keys import KeyCoder, On, codes_of, is_natural, key_coder, pair_names
 from ..rows.layout import plain, row_bytes
@@ -18,8 +18,6 @@ from ..spec import Workload
 from .sample import Generation, StreamSample
 from .skew import Counts, counts_of, fit_skew, popularity, without_orphans
 
-I64 = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Stream: TypeAlias = "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]"
 ASKED = 2000  # keys that a master is asked for, half of them the most frequent ones
 FEW_ROWS = 256  # rows of a sample that say too little
@@ -245,7 +243,7 @@ def _times(batch: pa.RecordBatch, name: str) -> I64:
 
 def _burstiness(sample: _Sample, timed: bool, arrived: bool) -> float | None:
     """Variance over mean of the rows that came in equal intervals of time, or at each arrival."""
-    rows: NDArray[np.int64] | None = None
+    rows: I64 | None = None
     if timed:
         intervals = min(len(sample.times) // PER_INTERVAL, MOST_INTERVALS)
         if intervals >= FEW_ARRIVALS and sample.times.min() < sample.times.max():

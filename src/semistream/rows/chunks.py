@@ -18,15 +18,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..errors import SpecError
 from ..kernels import gather as k
 from ..kernels import search
+from ..kernels.arrays import I32, I64, U8
 from .layout import Layout, addresses, byte_aligned, layouts, value_bytes
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 MOST_BYTES = 2**31 - 1  # of text or bytes in one array with 32-bit offsets
 
 
@@ -39,7 +37,7 @@ class Spans:
     keep: Any = None  # memory of our own that the addresses point into
 
     @classmethod
-    def bits(cls, bits: NDArray[np.uint8], n: int) -> Spans:
+    def bits(cls, bits: U8, n: int) -> Spans:
         """Booleans as values of one byte each."""
         values = np.unpackbits(bits, count=n, bitorder="little")
         address = values.ctypes.data + np.arange(n, dtype=np.int64)
@@ -67,9 +65,7 @@ class Spans:
 Sizes = dict[int, Spans]
 
 
-def fixed_arrays(
-    columns: Sequence[Layout], n: int, fill: Callable[[I64, I64], None]
-) -> list[NDArray[np.uint8]]:
+def fixed_arrays(columns: Sequence[Layout], n: int, fill: Callable[[I64, I64], None]) -> list[U8]:
     """New buffers for fixed-width columns, filled by `fill(widths, addresses)`."""
     out = [np.empty(n * c.width, np.uint8) for c in columns]
     if columns and n:
@@ -167,9 +163,7 @@ class Chunks:
         out = dict(zip(fixed, arrays, strict=True))
         return [self._column(loc, j, out.get(j), (sizes or {}).get(j)) for j in chosen]
 
-    def _column(
-        self, loc: I64, j: int, values: NDArray[np.uint8] | None, spans: Spans | None
-    ) -> pa.Array:
+    def _column(self, loc: I64, j: int, values: U8 | None, spans: Spans | None) -> pa.Array:
         column, n = self.layouts[j], len(loc)
         if column.kind == "null":
             return pa.nulls(n)
@@ -187,12 +181,12 @@ class Chunks:
         buffers = [validity, pa.py_buffer(values)]
         return pa.Array.from_buffers(column.type, n, buffers, null_count=nulls)
 
-    def _bits(self, loc: I64, j: int, absent: int) -> tuple[NDArray[np.uint8], int]:
+    def _bits(self, loc: I64, j: int, absent: int) -> tuple[U8, int]:
         bits = np.zeros((len(loc) + 7) // 8, np.uint8)
         zeros = k.gather_bits(loc, self.base, self.offsets, j, absent, bits)
         return bits, zeros
 
-    def null_bits(self, loc: I64, j: int) -> NDArray[np.uint8]:
+    def null_bits(self, loc: I64, j: int) -> U8:
         """A set bit for every NULL."""
         return ~self._bits(loc, self.layouts[j].buffer, 1)[0]
 

@@ -16,15 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from ..errors import KeyTypeError, SpecError
 from ..kernels import hashing
+from ..kernels.arrays import I64, U64, Mask
 from .chunks import too_wide
 from .layout import plain, plain_type
 
-I64 = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 HASH = "xxh64-chained-seed0"  # named in every store's manifest
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 86_400
@@ -129,7 +127,7 @@ def codes_of(arrays: Sequence[pa.Array]) -> I64:
     return hashes.view(np.int64)
 
 
-def _hash_column(array: pa.Array, hashes: NDArray[np.uint64]) -> None:
+def _hash_column(array: pa.Array, hashes: U64) -> None:
     t, buffers = array.type, array.buffers()
     if family(t) in _NATURAL:
         values = np.ascontiguousarray(_raw(array))

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import SpecError
+from ..kernels.arrays import I64
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,6 @@ def shown_value(scalar: pa.Scalar) -> Any:
     except (ValueError, OverflowError, pa.ArrowException):
         pass
     return str(scalar.cast(pa.string(), safe=False).as_py())
-
-
-I64 = NDArray[np.int64]
 
 
 def value_bytes(array: pa.Array, rows: I64) -> I64:

@@ -6,15 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..kernels import records as k
+from ..kernels.arrays import I32, I64, U8
 from .chunks import Chunks, Sizes, Spans, fixed_arrays
 from .layout import layouts
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-U8 = NDArray[np.uint8]
 
 
 class Records:

@@ -13,14 +13,13 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..errors import DamagedError
+from ..kernels.arrays import I64, Mask
 from ..safety import UNREADABLE, checksum, not_written
 from .chunks import Chunks
 from .keys import codes_of, not_null
 
-I64 = NDArray[np.int64]
 PIECE_BYTES = 256 << 20  # far below what fits into a text column of one batch
 
 
@@ -40,7 +39,7 @@ class Spill:
             self.file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - see close
         self._parts: list[tuple[int, int, int]] = []  # offset, size and checksum of each batch
         self._map = pa.py_buffer(b"")
-        self._checked: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._checked: Mask = np.zeros(0, np.bool_)
 
     def __len__(self) -> int:
         return len(self._parts)

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from ..errors import SpecError
+from ..kernels.arrays import I64
 from ..master import Master
 from ..rows.keys import key_coder
 from ..spec import ALGORITHMS
@@ -113,7 +113,7 @@ def _slots(df: DataFrame) -> int:
     return int(known or session.conf.get("spark.sql.shuffle.partitions", "200") or 200)
 
 
-def _starts(master: Master, n: int) -> NDArray[np.int64]:
+def _starts(master: Master, n: int) -> I64:
     """The codes at which to cut into ranges of as many pages each."""
     if not master.describe().indexed or not master.ranges or not len(master.first):
         return np.zeros(0, np.int64)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import MasterError
+from ..kernels.arrays import I64
 from ..master import Master, MasterInfo, Pages
 from ..rows.keys import key_coder
 from .rows import Row, assert_same_rows, keys_of, one_array, rows_of
@@ -201,7 +202,7 @@ class _MasterCheck:
         return _take(table, fresh[:SAMPLE])
 
 
-def page_codes(pages: Pages, i: int) -> NDArray[np.int64]:
+def page_codes(pages: Pages, i: int) -> I64:
     """The code column of page i, read from its address."""
     count = int(pages.rows[i])
     if count == 0:

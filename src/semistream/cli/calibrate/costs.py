@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import SpecError
 from ...planning import DEFAULT_MACHINE, Points
 from .fitting import Deadline, not_below_zero
 from .samples import Progress, Sample, measured, samples_of
 
-Floats = NDArray[np.float64]
 UNIT = 1 << 20  # up to about so many bytes an operation costs the same
 SIZES = tuple(float(UNIT << i) for i in range(0, 17, 2))  # 1 MB to 64 GB
 SIZED = (

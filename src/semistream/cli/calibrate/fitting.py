@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import SpecError
+from ...kernels.arrays import F64
 from ...planning import Device, ReadCost
 
-Floats: TypeAlias = NDArray[np.float64]
 Clock: TypeAlias = Callable[[], float]
 LEAST_SECONDS = 1e-12  # per byte: no device reads faster
 LEAST_TIME = 1e-9  # of a sample: no clock tells less
@@ -46,7 +45,7 @@ def quarters(samples: Sequence[float]) -> tuple[float, float, float]:
     return float(middle), float(low), float(high)
 
 
-def fit_line(requests: Floats, size: Floats, seconds: Floats) -> tuple[float, float]:
+def fit_line(requests: F64, size: F64, seconds: F64) -> tuple[float, float]:
     """Seconds per request and per byte that come closest to the times, all counting by their
     relative error: else the largest reads alone would decide. Neither is below zero."""
     sides = np.stack([requests, size], 1) / np.maximum(seconds, LEAST_TIME)[:, None]
@@ -59,11 +58,11 @@ def fit_line(requests: Floats, size: Floats, seconds: Floats) -> tuple[float, fl
     return float(per_request), float(per_byte)
 
 
-def _through_zero(side: Floats) -> float:
+def _through_zero(side: F64) -> float:
     return float(side.sum() / (side * side).sum())
 
 
-def not_below_zero(sides: Floats, wanted: Floats, rounds: int = 3_000) -> Floats:
+def not_below_zero(sides: F64, wanted: F64, rounds: int = 3_000) -> F64:
     """The x >= 0 that brings sides @ x closest to `wanted`: one coordinate after another."""
     scale = np.maximum(np.abs(sides).max(axis=0), 1e-300)
     sides = sides / scale

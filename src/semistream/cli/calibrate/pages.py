@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import SpecError
+from ...kernels.arrays import I64
 from ...master import Master, Store
 from ...planning import Device
 from .fitting import LEAST_SECONDS, LEAST_TIME, Clock, Deadline, not_below_zero, quarters
 from .reads import EMPTIED, NOT_EMPTIED, forget_files, local_files
 
-I64 = NDArray[np.int64]
 READS = (1, 4, 16, 64)  # random pages per call
 SCANS = tuple(65536 * 4**i for i in range(4))  # bytes per call: 64 KB to 4 MB
 SAMPLES = 50  # of each kind, at most

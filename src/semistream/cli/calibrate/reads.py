@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import MasterError, SpecError
+from ...kernels.arrays import I64
 from ...master import Store
 from ...planning import Device, ReadCost
 from .fitting import Clock, Deadline, fit_device, quarters
 
-I64 = NDArray[np.int64]
 SIZES = tuple(4096 * 4**i for i in range(6))  # 4 KB to 4 MB
 FLIGHTS = (1, 4, 16, 32)
 SAMPLES = 50  # of each kind, at most

@@ -19,17 +19,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import BudgetError
 from ...join import SemiStreamJoin, Stats
+from ...kernels.arrays import I64
 from ...master import Master, Pages, Store, WrappedMaster, facts
 from ...planning import Case, Operation, Work, has_law, operations
 from ...planning.laws import DiskWork, zipf
 from ...spec import ALGORITHMS, Params, Workload
 from .fitting import Deadline
 
-I64 = NDArray[np.int64]
 KEY = "key"
 ROWS = (100_000, 2_000_000)  # of the masters: one that is near the processor, one that is not
 MEMORY_SHARES = (0.01, 0.04, 0.2)  # of the master

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
+
+from ...kernels.arrays import I64
 
 KEY = "product_id"
 SALES_DDL = "sale_id bigint, product_id bigint, quantity int, sold_at timestamp"
@@ -94,5 +95,5 @@ def _any(rng: np.random.Generator, words: list[str], count: int) -> pa.Array:
     return pa.array(words).take(pa.array(rng.integers(0, len(words), count)))
 
 
-def _times(seconds: NDArray[np.int64]) -> pa.Array:
+def _times(seconds: I64) -> pa.Array:
     return pa.array(_MIDNIGHT + seconds * 1_000_000).cast(pa.timestamp("us", "UTC"))

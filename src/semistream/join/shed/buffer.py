@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...budget import CHUNK_BYTES, Ledger
+from ...kernels.arrays import I64
 from ...rows.chunks import Chunks
 from ...rows.failures import RECOVERABLE
 
-I64 = NDArray[np.int64]
 PARTS = 16  # of the buffer: memory comes back by such pieces
 
 

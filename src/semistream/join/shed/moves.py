@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...budget import INTAKE_BYTES, Ledger
 from ...disk import Backlog
 from ...errors import BudgetError, ShedError
 from ...front import Front
+from ...kernels.arrays import I32, I64, Mask
 from ...rows.chunks import Chunks
 from ...rows.encodings import Encodings
 from ..engine import ROOM_BYTES, Engine
@@ -24,8 +24,6 @@ from .policy import Popularity, Shedding, chooser
 from .segment import Gone, Unreadable, asked, check_question, unreadable
 from .target import Target
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 EXAMINE = 8  # times the free slots: rows that the front stage looks at in an iteration
 SEGMENT = 4  # a segment in the making has this part of the output's memory, at most
 
@@ -161,7 +159,7 @@ class Moves(Engine):
         self._build(width + ROOM_BYTES)
         return True
 
-    def _wait(self, stream: Chunks, codes: I64, answered: NDArray[np.bool_]) -> I32:
+    def _wait(self, stream: Chunks, codes: I64, answered: Mask) -> I32:
         slots = super()._wait(stream, codes, answered)
         self.admitted(slots, self._arriving)
         return slots

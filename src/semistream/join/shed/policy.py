@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 
 from ...disk import Backlog
 from ...errors import SpecError
+from ...kernels.arrays import I32, I64
 from .remote import open_target, tcp_address
 from .target import Target
 from .wire import check_token
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 SHEDS = ("chybridjoin", "sweepjoin")  # algorithms that can
 VICTIMS = ("popularity", "considering", "upfront", "random")
 

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import MasterError
+from ...kernels.arrays import I64
 from ...rows.keys import codes_of, is_natural, not_null
 from ...rows.layout import row_bytes
 from ..base import NOTHING, Master, MasterInfo, Pages, Traffic, pages_of
@@ -29,7 +29,6 @@ from .listing import DataFile, Footer, Group, common_schema, data_files, read_fo
 from .read import PageAt, Reader, mean_bytes, pages_in
 
 _Ranged: TypeAlias = "tuple[DataFile, Group, tuple[int, int] | None]"
-I64 = NDArray[np.int64]
 PAGE_BYTES = 64 << 10
 MOST_CHANGED_ROWS = 1 << 20  # of which changed_since says the codes
 

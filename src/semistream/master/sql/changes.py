@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from ...errors import SpecError
+from ...kernels.arrays import I64
 from ...rows.keys import codes_of, not_null
 from .columns import Column
 from .session import Query
@@ -23,7 +23,6 @@ from .session import Query
 if TYPE_CHECKING:
     from .pages import Table
 
-I64 = NDArray[np.int64]
 NOTHING: I64 = np.zeros(0, np.int64)
 INTERVAL = 1.0  # seconds between two polls
 OVERLAP = 10  # seconds that are asked for again

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from ...errors import MasterError
+from ...kernels.arrays import I64, U8, Mask
 from ..base import TooBigError
-
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import MasterError, SpecError
+from ...kernels.arrays import I64, Mask
 from .columns import Column, Index, Relation
 from .session import Driver, Query, Session
 
 KEYS = "semistream_key_"  # names of bound keys; the user's own condition must not meet them
-I64 = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 class Dialect(ABC):

@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...errors import MasterError
+from ...kernels.arrays import I64
 from ...rows.chunks import Chunks
 from ...rows.keys import codes_of, is_natural, key_coder, not_null
 from ..base import NOTHING, Master, MasterInfo, Pages, Traffic, no_order
@@ -32,7 +33,6 @@ from .dialect import Dialect, choose_columns
 from .pages import Segment, Table, count_rows, lay_out, row_width
 from .session import Query, Session, TooBigError
 
-I64 = NDArray[np.int64]
 PAGE_BYTES = 128 << 10
 LOOKUP_KEYS = 10_000
 MOST_BYTES = 512 << 20  # of one result

@@ -11,17 +11,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import MasterError
+from ...kernels.arrays import Mask
 from .columns import Column, Relation
 from .dialect import KEYS, Dialect, group_indexes, integers, refusal
 from .mysql_wire import Connection
 from .session import Driver, Query, Session
 
-Mask = NDArray[np.bool_]
 _INTEGERS = {"tinyint": ("i1", 8), "smallint": ("i2", 16), "mediumint": ("i4", 32)}
 _INTEGERS |= {"int": ("i4", 32), "bigint": ("i8", 64)}
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json")

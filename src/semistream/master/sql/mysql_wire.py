@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import MasterError
 from ...kernels import wire
+from ...kernels.arrays import I64
 from .address import Address, Secret
 from .columns import Column, fixed_array, no_value, var_array
 from .session import Driver, FailedError, Query, TooBigError
 
-I64 = NDArray[np.int64]
 WIDTHS = {"i1": 1, "i2": 2, "i4": 4, "i8": 8, "f4": 4, "f8": 8}
 CHUNK = 1 << 18
 MOST_STATEMENTS = 64

@@ -17,15 +17,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from ...kernels.arrays import I64
 from ...rows.keys import codes_of, is_natural
 from ...rows.layout import row_bytes
 from .columns import Column, Relation
 from .dialect import Dialect
 from .session import Query, Session, TooBigError
 
-I64 = NDArray[np.int64]
 MOST_COUNTED = 2_000_000  # rows that are counted; beyond, the catalogue's estimate will do
 WELL_KNOWN_ROWS = 10_000  # of a table whose statistics say something
 SAMPLE_ROWS, SAMPLE_BYTES = 256, 4 << 20

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from ...errors import MasterError
+from ...kernels.arrays import Mask
 from .columns import Column, Relation
 from .dialect import KEYS, Dialect, group_indexes, integers, refusal
 from .postgresql_wire import WIDTHS, Connection, pack
 from .session import Driver, Query, Session
 
-Mask = NDArray[np.bool_]
 _DATES = -2_440_588, 2_145_042_905  # what a date can be, in days since 1970
 _TIMES = -210_866_803_200_000_000, 2**63 - 1  # and a timestamp, in microseconds
 _TYPES: dict[str, tuple[pa.DataType, str]] = {

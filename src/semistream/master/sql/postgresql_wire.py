@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import MasterError
 from ...kernels import wire
+from ...kernels.arrays import U8, Mask
 from .address import Address, Secret
 from .columns import Column, fixed_array, no_value, var_array
 from .dialect import integers
 from .session import Driver, FailedError, Query, TooBigError
 
-Mask = NDArray[np.bool_]
 HEADER = 20
 EPOCH_DAYS, EPOCH_MICROS = 10_957, 946_684_800_000_000  # 2000-01-01, where PostgreSQL's time begins
 WIDTHS = {"int2": 2, "int4": 4, "int8": 8, "float4": 4, "float8": 8, "bool": 1, "date": 4}
@@ -174,7 +173,7 @@ def _array(column: Column, count: int, value: bytes | None) -> pa.Array:
     return fixed_array(column.type, data, valid, nulls)
 
 
-def _shift(column: Column, data: NDArray[np.uint8], valid: Mask) -> None:
+def _shift(column: Column, data: U8, valid: Mask) -> None:
     """From PostgreSQL's epoch to ours, in place. Infinity has no place in Arrow."""
     if column.wire not in ("date", "timestamp", "timestamptz"):
         return

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import DamagedError
 from ...kernels import bounds as k
+from ...kernels.arrays import I64, Mask
 from ...rows.layout import Layout
 from ...safety import UNREADABLE
 from . import format as fmt
 
-I64 = NDArray[np.int64]
 _KINDS = {"bits": k.BITS, "fixed": k.FIXED, "var": k.VAR}
 
 
@@ -61,7 +60,7 @@ class PageCheck:
 
     def pages(
         self, base: I64, length: I64, rows: I64, bounds: tuple[I64, I64], buffers: I64,
-        searched: NDArray[np.bool_], unique: NDArray[np.bool_],
+        searched: Mask, unique: Mask,
     ) -> tuple[int, str] | None:  # fmt: skip
         """The first of some pages in memory that cannot be used, and why; None: all can."""
         page, wrong = k.bad_page(

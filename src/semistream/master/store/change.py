@@ -18,9 +18,9 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import ConflictError, SpecError, StoreError
+from ...kernels.arrays import I64
 from ...rows.chunks import Chunks
 from ...rows.sort import Sorter
 from ..base import not_among
@@ -33,7 +33,6 @@ from .read import StorePages
 from .run import NOTHING, PartWriter, RunWriter
 from .write import Progress, plain_batch
 
-I64 = NDArray[np.int64]
 PIECE_ROWS = 1 << 18
 OLD_BYTES = 256 << 20
 

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from ...errors import DuplicateKeyError
+from ...kernels.arrays import I64
 from ...rows.layout import shown_value
 
 if TYPE_CHECKING:
     from .write import Design
-
-I64 = NDArray[np.int64]
 
 
 class Doubles:

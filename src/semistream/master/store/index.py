@@ -10,16 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...kernels import claims as k
+from ...kernels.arrays import I32, I64, U64, Mask
 from ...safety import UNREADABLE, checksum
 from ..storage import DATA, Place
 from . import format as fmt
 from .bounds import PageCheck, check_claims, check_table, unsound
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 CODES_PER_WORD = 4  # of the filter: some 1.5 % of codes that nobody claims pass it
 
 
@@ -31,7 +29,7 @@ class Claims:
     address: I64
     rows: I64
     count: I64
-    words: NDArray[np.uint64]
+    words: U64
     bits: int
 
     def owners(self, codes: I64) -> I32:
@@ -41,7 +39,7 @@ class Claims:
         k.find_owners(np.ascontiguousarray(codes), *where, owner)
         return owner
 
-    def stale(self, codes: I64, rows: I64, run: I32) -> NDArray[np.bool_] | None:
+    def stale(self, codes: I64, rows: I64, run: I32) -> Mask | None:
         """Which rows of some pages (addresses of their codes, rows, run) newer runs replaced."""
         mask = np.zeros(int(rows.sum()), np.bool_)
         claimed = (self.address, self.rows, self.count)

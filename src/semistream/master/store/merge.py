@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from ...kernels.arrays import I64
 from ...rows.chunks import Chunks, one_batch
 from ...rows.keys import codes_of
 from . import format as fmt
@@ -20,7 +20,6 @@ from .read import StorePages
 from .run import NOTHING, RunWriter
 from .write import Progress
 
-I64 = NDArray[np.int64]
 MERGE_BYTES = 32 << 20
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import DamagedError
+from ...kernels.arrays import I32, I64, Mask
 from ...rows.chunks import Chunks
 from ...rows.layout import Layout, layouts
 from ...safety import checksum
@@ -27,8 +27,6 @@ from .bounds import PageCheck, unsound
 from .index import StoreIndex
 from .write import design_of
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 IN_FLIGHT = 8
 CHECK_PAGES = 256  # at a time, so that little of the index is copied
 
@@ -99,7 +97,7 @@ class StorePages(Master):
     def owners(self, codes: I64) -> I32 | None:
         return None if self.index.claims is None else self.index.claims.owners(codes)
 
-    def stale(self, pages: Pages) -> NDArray[np.bool_] | None:
+    def stale(self, pages: Pages) -> Mask | None:
         if self.index.claims is None:
             return None
         run = self.index.run_of(pages.numbers)
@@ -112,12 +110,12 @@ class StorePages(Master):
             return None
         return self._mapped_pages(0, len(self.index.rows), columns)
 
-    def touch(self, wanted: NDArray[np.bool_]) -> None:
+    def touch(self, wanted: Mask) -> None:
         self.traffic.pages += int(wanted.sum())
         self.traffic.bytes += int(self.index.length[: len(wanted)][wanted].sum())
         self.check(wanted)
 
-    def check(self, wanted: NDArray[np.bool_]) -> None:
+    def check(self, wanted: Mask) -> None:
         """Verify the pages in `wanted` that this process has not used yet."""
         new = np.flatnonzero(wanted & ~self._verified[: len(wanted)])
         for at in range(0, len(new), CHECK_PAGES):
@@ -127,7 +125,7 @@ class StorePages(Master):
             self._check_content(some, parts, self._base[some], self.index.buffers[some])
             self._verified[some] = True
 
-    def checked(self) -> NDArray[np.bool_]:
+    def checked(self) -> Mask:
         return self._verified
 
     def _part(self, page: int) -> pa.Buffer:
@@ -272,7 +270,7 @@ class StorePages(Master):
     def _code_addresses(self, base: I64, buffers: I64) -> I64:
         return base + buffers[:, self._bounds.codes]
 
-    def _valid(self, start: int, stop: int) -> list[NDArray[np.bool_] | None]:
+    def _valid(self, start: int, stop: int) -> list[Mask | None]:
         keyed, rows = len(self.first), self.index.rows
         if stop <= keyed:
             return [None] * (stop - start)

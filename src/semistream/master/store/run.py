@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import DamagedError
+from ...kernels.arrays import I64
 from ...rows.layout import layouts
 from ...rows.sort import Sorter
 from ...safety import SealError, checksum, not_written, seal, unseal
@@ -20,7 +20,6 @@ from ..storage import DATA, Place
 from . import format as fmt
 from .write import Design, Progress, ShardWriter, plain_batch
 
-I64 = NDArray[np.int64]
 NOTHING = np.zeros(0, np.int64)
 
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import SpecError, StoreError
+from ...kernels.arrays import I64
 from ..base import NOTHING, Master
 from ..storage import Place, place_at
 from . import format as fmt
@@ -26,8 +26,6 @@ from .run import write_run
 from .verify import verify
 from .write import PAGE_BYTES, Progress, design
 from .writers import writing
-
-I64 = NDArray[np.int64]
 
 
 class Store(StorePages):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import DamagedError, DuplicateKeyError
+from ...kernels.arrays import I64
 from ...rows.keys import codes_of
 from ...rows.layout import layouts
 from ...safety import UNREADABLE
@@ -17,8 +17,6 @@ from .doubles import Doubles
 from .index import one_chunk
 from .read import StorePages
 from .write import Progress, buffer_offsets, frame_crc
-
-I64 = NDArray[np.int64]
 
 
 def load_codes(address: int, count: int) -> I64:

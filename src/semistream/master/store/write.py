@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import SpecError, StoreError
+from ...kernels.arrays import I64
 from ...rows.chunks import Chunks
 from ...rows.keys import HASH, check_key_type, is_natural, is_raw
 from ...rows.layout import Layout, addresses, check_columns, layouts, plain, plain_type
@@ -24,7 +24,6 @@ from ..storage import StoreFile
 from . import format as fmt
 from .doubles import Doubles
 
-I64 = NDArray[np.int64]
 Progress = Callable[[int], None]
 PAGE_BYTES = 64 << 10
 

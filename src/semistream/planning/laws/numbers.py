@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import SpecError
+from ...kernels.arrays import F64
 
-FloatArray: TypeAlias = NDArray[np.float64]
-
-Numbers = TypeVar("Numbers", float, FloatArray)
+Numbers = TypeVar("Numbers", float, F64)
 """A Python number or an array of them; what goes in comes out."""
 
 
-def as_floats(value: Any) -> FloatArray:
+def as_floats(value: Any) -> F64:
     """The value as an array of floats, of dimension 0 for a single number."""
     return np.asarray(value, dtype=np.float64)
 
 
-def like(pattern: Numbers, value: FloatArray) -> Numbers:
+def like(pattern: Numbers, value: F64) -> Numbers:
     """``value`` as a Python float where it is a single number, else as the array it is."""
     return cast(Numbers, float(value) if value.ndim == 0 else value)
 

@@ -24,8 +24,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from ...kernels.arrays import F64
 from . import zipf
-from .numbers import FloatArray, as_floats, require_at_least
+from .numbers import as_floats, require_at_least
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def solve(
         return Renewal(0.0, 0.0, float("inf"), 0.0)
     counts, shares = zipf.page_shares(rows, blocks, skew, skip) if ordered else (None, None)
 
-    def asked(stay: FloatArray) -> FloatArray:
+    def asked(stay: F64) -> F64:
         if counts is None or shares is None:
             return _blocks_anywhere(stay, rows, blocks, skew, skip)
         loads = stay[:, None] * shares
@@ -98,7 +99,7 @@ def rows_per_read(
 
 
 @lru_cache(maxsize=1)
-def _exponential() -> tuple[FloatArray, FloatArray]:
+def _exponential() -> tuple[F64, F64]:
     """Points t and weights for the mean over an exponentially distributed t.
 
     Evenly spaced in the logarithm of t, where the mean of 1 - exp(-t y) converges for every y.
@@ -109,9 +110,7 @@ def _exponential() -> tuple[FloatArray, FloatArray]:
     return points, weights / weights.sum()
 
 
-def _blocks_anywhere(
-    stay: FloatArray, rows: float, blocks: float, skew: float, skip: float
-) -> FloatArray:
+def _blocks_anywhere(stay: F64, rows: float, blocks: float, skew: float, skip: float) -> F64:
     points, weights = _exponential()
     draws = stay[:, None] * points
     asked = zipf.expected_pages(draws, rows, blocks, skew, False, skip)

@@ -24,8 +24,9 @@ from functools import lru_cache
 import numpy as np
 
 from ...budget import PAGES_FILL, PAGES_OLD, PAGES_PENDING
+from ...kernels.arrays import F64
 from . import zipf
-from .numbers import FloatArray, as_floats
+from .numbers import as_floats
 
 TERMS = 12  # phases that are looked at one by one
 EXACT = 16  # thresholds up to this are summed up exactly
@@ -80,8 +81,8 @@ def _looked_at(arrivals: float) -> float:
 class _Crowd:
     """Groups of pages and what comes to them between two phases."""
 
-    counts: FloatArray
-    load: FloatArray
+    counts: F64
+    load: F64
     age: float
     ordered: bool
 
@@ -104,7 +105,7 @@ class _Crowd:
     def _left(self, threshold: float) -> float:
         return float(np.sum(self.counts * _stay(self.load, threshold, self.age)[1]))
 
-    def _with_higher(self, low: FloatArray, high: FloatArray, wanted: float) -> FloatArray:
+    def _with_higher(self, low: F64, high: F64, wanted: float) -> F64:
         """The part of each group that has the higher of two thresholds: the end of the file."""
         more = np.maximum(high - low, 0)
         lacking = max(0.0, wanted - float(low.sum()))
@@ -114,9 +115,7 @@ class _Crowd:
         return np.asarray(np.clip((lacking - behind) / np.maximum(more, 1e-300), 0, 1))
 
 
-def page_groups(
-    rows: float, pages: float, skew: float, ordered: bool
-) -> tuple[FloatArray, FloatArray]:
+def page_groups(rows: float, pages: float, skew: float, ordered: bool) -> tuple[F64, F64]:
     """Pages as (how many such pages, share of the stream of each), the shares adding up to 1."""
     if ordered or skew == 0:
         return zipf.page_shares(rows, pages, skew)
@@ -124,7 +123,7 @@ def page_groups(
 
 
 @lru_cache(maxsize=64)
-def _pages_anywhere(rows: float, pages: float, skew: float) -> tuple[FloatArray, FloatArray]:
+def _pages_anywhere(rows: float, pages: float, skew: float) -> tuple[F64, F64]:
     """Ranks at random over pages: the hottest keys one by one, the others by a seeded sample."""
     random = np.random.default_rng(0)
     hot = int(min(HOT, rows, max(1.0, pages / 4)))
@@ -146,15 +145,11 @@ def _pages_anywhere(rows: float, pages: float, skew: float) -> tuple[FloatArray,
     return _with_hot(hot_shares, rest / pages, counts, base)
 
 
-def _with_hot(
-    hot: FloatArray, more: float, counts: FloatArray, shares: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def _with_hot(hot: F64, more: float, counts: F64, shares: F64) -> tuple[F64, F64]:
     return np.concatenate([np.ones(len(hot)), counts]), np.concatenate([hot + more, shares])
 
 
-def _without_cached(
-    counts: FloatArray, shares: FloatArray, pool_pages: float
-) -> tuple[FloatArray, float]:
+def _without_cached(counts: F64, shares: F64, pool_pages: float) -> tuple[F64, float]:
     """The numbers of pages that are not cached, and the share of the stream of those that are."""
     order = np.argsort(-shares, kind="stable")
     before = np.cumsum(counts[order]) - counts[order]
@@ -163,7 +158,7 @@ def _without_cached(
     return counts - cached, float(np.sum(cached * shares))
 
 
-def _stay(load: FloatArray, threshold: float, age: float) -> tuple[FloatArray, FloatArray]:
+def _stay(load: F64, threshold: float, age: float) -> tuple[F64, F64]:
     """(tau, rest): phases between two reads of a page, and rows left under it after a phase."""
     load = np.maximum(load, 1e-12)
     if threshold <= EXACT:
@@ -181,7 +176,7 @@ def _stay(load: FloatArray, threshold: float, age: float) -> tuple[FloatArray, F
     return np.where(few, fast, slow), np.where(few, held / fast, rest_slow)
 
 
-def _stay_of_few(load: FloatArray, threshold: int, age: float) -> tuple[FloatArray, FloatArray]:
+def _stay_of_few(load: F64, threshold: int, age: float) -> tuple[F64, F64]:
     """The same for a small threshold, exactly.
 
     A page is empty for 1/(1 - e^-l) phases. From the first phase that finds rows under it, m phases
@@ -204,7 +199,7 @@ def _stay_of_few(load: FloatArray, threshold: int, age: float) -> tuple[FloatArr
     return tau, rest / tau
 
 
-def _least_of(steps: float, limit: FloatArray) -> FloatArray:
+def _least_of(steps: float, limit: F64) -> F64:
     """The mean of the lesser of a Gamma time of so many steps and a limit."""
     if steps <= 0:
         return np.zeros_like(limit)
@@ -215,6 +210,6 @@ def _least_of(steps: float, limit: FloatArray) -> FloatArray:
     return np.asarray(np.clip(cut, 0, np.minimum(steps, limit)))
 
 
-def _normal(x: FloatArray) -> FloatArray:
+def _normal(x: F64) -> F64:
     """The normal distribution function, by a logistic curve: within 0.0002 of it."""
     return 1 / (1 + np.exp(-np.clip(x * (1.5976 + 0.070566 * x**2), -60, 60)))

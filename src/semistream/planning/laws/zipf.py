@@ -13,7 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from .numbers import FloatArray, Numbers, as_floats, like, require_at_least, require_skew
+from ...kernels.arrays import F64
+from .numbers import Numbers, as_floats, like, require_at_least, require_skew
 
 HEAD = 32
 """Ranks that are added one by one before a sum becomes an integral."""
@@ -56,9 +57,7 @@ def top_for(share: Numbers, rows: float, skew: float) -> Numbers:
     return like(share, np.where(wanted <= sums[-1], few, many))
 
 
-def expected_distinct(
-    draws: Numbers, rows: float, skew: float, skip: float | FloatArray = 0.0
-) -> Numbers:
+def expected_distinct(draws: Numbers, rows: float, skew: float, skip: float | F64 = 0.0) -> Numbers:
     """How many different keys ``draws`` independent draws ask for, on average.
 
     The ``skip`` most popular keys are answered elsewhere: every draw falls on one of the others.
@@ -76,7 +75,7 @@ def expected_distinct(
     return like(draws, np.where(skipped >= rows, 0.0, found))
 
 
-def seen(draws: FloatArray, chance: FloatArray) -> FloatArray:
+def seen(draws: F64, chance: F64) -> F64:
     """The chance that ``draws`` draws hit something of the given chance at least once.
 
     Less than one draw is one draw that is sometimes made.
@@ -104,9 +103,7 @@ def mean_rank(rows: float, skew: float, skip: float = 0.0) -> float:
     return float(np.sum(chance * ranks) / np.sum(chance))
 
 
-def page_shares(
-    rows: float, pages: float, skew: float, skip: float = 0.0
-) -> tuple[FloatArray, FloatArray]:
+def page_shares(rows: float, pages: float, skew: float, skip: float = 0.0) -> tuple[F64, F64]:
     """Pages of a master in popularity order as (how many such pages, share of the draws of each).
 
     A hundred groups stand for any number of pages: the first alone, the others log-spaced. The
@@ -147,7 +144,7 @@ def expected_pages(
     pages: float,
     skew: float,
     ordered: bool = False,
-    skip: float | FloatArray = 0.0,
+    skip: float | F64 = 0.0,
 ) -> Numbers:
     """How many different pages ``draws`` draws ask for, on average.
 
@@ -190,7 +187,7 @@ def expected_reads(pages_needed: Numbers, pages: float, gap: float) -> tuple[Num
 
 
 @lru_cache(maxsize=256)
-def _head(skew: float) -> tuple[FloatArray, FloatArray]:
+def _head(skew: float) -> tuple[F64, F64]:
     """The first terms and their running sums, from 0."""
     terms = np.arange(1, HEAD + 1, dtype=np.float64) ** -skew
     return terms, np.concatenate([np.zeros(1), np.cumsum(terms)])
@@ -202,7 +199,7 @@ def _whole(rows: float, skew: float) -> float:
     return float(_harmonic(as_floats(rows), skew))
 
 
-def _harmonic(n: FloatArray, skew: float) -> FloatArray:
+def _harmonic(n: F64, skew: float) -> F64:
     _, sums = _head(skew)
     few = np.interp(n, np.arange(HEAD + 1), sums)
     if np.all(n <= HEAD):
@@ -211,7 +208,7 @@ def _harmonic(n: FloatArray, skew: float) -> FloatArray:
     return np.where(n <= HEAD, few, sums[-1] + _sum_between(as_floats(HEAD), large, skew))
 
 
-def _sum_between(low: FloatArray, high: FloatArray, skew: float) -> FloatArray:
+def _sum_between(low: F64, high: F64, skew: float) -> F64:
     """Euler and Maclaurin: the sum of ``x ** -skew`` for x from ``low + 1`` to ``high``."""
     ends = (high**-skew - low**-skew) / 2
     first = skew / 12 * (low ** (-skew - 1) - high ** (-skew - 1))
@@ -219,7 +216,7 @@ def _sum_between(low: FloatArray, high: FloatArray, skew: float) -> FloatArray:
     return _power_integral(low, high, skew) + ends + first - third
 
 
-def _power_integral(low: FloatArray, high: FloatArray, skew: float) -> FloatArray:
+def _power_integral(low: F64, high: F64, skew: float) -> F64:
     """The integral of ``x ** -skew``, without the cancellation near skew 1."""
     logs = np.log(high / low)
     steep = (1 - skew) * logs
@@ -228,7 +225,7 @@ def _power_integral(low: FloatArray, high: FloatArray, skew: float) -> FloatArra
     return low ** (1 - skew) * logs * ratio
 
 
-def _power_integral_inverse(area: FloatArray, skew: float) -> FloatArray:
+def _power_integral_inverse(area: F64, skew: float) -> F64:
     """The rank to which the terms after ``HEAD`` add up to ``area``, by the midpoint rule."""
     low = HEAD + 0.5
     scaled = area / low ** (1 - skew)
@@ -239,12 +236,12 @@ def _power_integral_inverse(area: FloatArray, skew: float) -> FloatArray:
     return as_floats(low * np.exp(np.minimum(logs, 700.0)) - 0.5)
 
 
-def _tail(skip: FloatArray, rows: float, skew: float) -> FloatArray:
+def _tail(skip: F64, rows: float, skew: float) -> F64:
     """The sum of ``x ** -skew`` for x from ``skip + 1`` to ``rows``, exact also far out."""
     return _mass_between(skip, as_floats(rows), skew)
 
 
-def _mass_between(low: FloatArray, high: FloatArray, skew: float) -> FloatArray:
+def _mass_between(low: F64, high: F64, skew: float) -> F64:
     """Differences of sums: subtracted near the top, integrated beyond, where they would cancel."""
     begin = np.maximum(low, HEAD)
     far = _sum_between(begin, np.maximum(high, begin), skew)
@@ -256,13 +253,13 @@ def _mass_between(low: FloatArray, high: FloatArray, skew: float) -> FloatArray:
 
 
 @lru_cache(maxsize=8)
-def _legendre(count: int) -> tuple[FloatArray, FloatArray]:
+def _legendre(count: int) -> tuple[F64, F64]:
     """Gauss and Legendre's points and weights on 0..1."""
     points, weights = np.polynomial.legendre.leggauss(count)
     return (points + 1) / 2, weights / 2
 
 
-def _ranks_from(skip: FloatArray, rows: float) -> tuple[FloatArray, FloatArray]:
+def _ranks_from(skip: F64, rows: float) -> tuple[F64, F64]:
     """Points and weights that stand for the ranks ``skip + 1`` to ``rows``, on a new last axis."""
     begin = skip[..., None]
     head = begin + np.arange(1, HEAD + 1)
@@ -275,7 +272,7 @@ def _ranks_from(skip: FloatArray, rows: float) -> tuple[FloatArray, FloatArray]:
     return ranks, np.concatenate([weights, span * steps * tail], axis=-1)
 
 
-def _places(watched: float) -> tuple[FloatArray, FloatArray]:
+def _places(watched: float) -> tuple[F64, F64]:
     """Points and weights that stand for the places 0 to ``watched - 1``."""
     if watched <= 16:
         places = np.arange(np.ceil(watched), dtype=np.float64)

@@ -21,12 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...kernels.arrays import I32, I64, U64, Mask
 from ...rows.keys import KeyCoder
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-U64 = NDArray[np.uint64]
-Mask = NDArray[np.bool_]
 Number = TypeVar("Number", bound=np.generic)
 
 CELLS = 32  # ranges of pages, or of hashes, per partition

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...errors import SpecError, StoreError
+from ...kernels.arrays import I64
 from ...master import Store
 from ...master.storage import DATA, Place, place_at
 from ...master.store import (
@@ -28,7 +28,6 @@ from ...master.store import (
 from ...rows.keys import codes_of, not_null
 from .open import SHARED, open_in_task, writing_to
 
-I64 = NDArray[np.int64]
 RESULT = "result string"
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....kernels.arrays import F64
 from .. import zipf
-from ..numbers import FloatArray, Numbers, as_floats, like, require_at_least, require_skew
+from ..numbers import Numbers, as_floats, like, require_at_least, require_skew
 
 COUNTER = 8.0
 """Bytes that counting the uses of a cached tuple takes, as published."""
@@ -115,7 +116,7 @@ def best_cache(memory: float, tuple_bytes: float, rows: float, skew: float) -> f
     return float(few[np.argmax(cache_gain(memory, few, tuple_bytes, rows, skew))])
 
 
-def _memory_for(cached: FloatArray, rows: float, skew: float) -> FloatArray:
+def _memory_for(cached: F64, rows: float, skew: float) -> F64:
     """M/c for which so many cached keys are best; the next key's popularity is that half way on."""
     beyond = zipf.harmonic(rows, skew) - zipf.harmonic(cached, skew)
     return np.asarray(cached + (cached + 0.5) ** skew * beyond)
