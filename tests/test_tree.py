@@ -88,3 +88,12 @@ def test_tests_have_the_folders_of_the_package() -> None:
     inside = [path.relative_to(TESTS) for path in folders if not beside & {path, *path.parents}]
     assert len(inside) > 10
     assert [str(path) for path in inside if not (ROOT / path / "__init__.py").exists()] == []
+
+
+def test_no_two_classes_have_one_name() -> None:
+    found: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

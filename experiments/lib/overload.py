@@ -33,7 +33,7 @@ from experiments.lib.measure import interval
 from experiments.lib.modelled import ModelledMaster
 from experiments.lib.paper_cpu import PAPER_CPU, cpu_seconds
 from semistream.join.shed.segment import Segment
-from semistream.join.shed.target import Found, Target
+from semistream.join.shed.target import FoundSegments, Target
 from semistream.join.stats import Stats
 from semistream.master import Master
 from semistream.planning.device import Device
@@ -99,8 +99,8 @@ class Kept(Target):
         for name in names:
             self._there.pop(name, None)
 
-    def look(self) -> Found:
-        return Found([segment for segment, _ in self._there.values()])
+    def look(self) -> FoundSegments:
+        return FoundSegments([segment for segment, _ in self._there.values()])
 
 
 class Course:

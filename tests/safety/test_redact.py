@@ -21,7 +21,7 @@ import semistream as ss
 from semistream.cli import main
 from semistream.master.sql.address import Address, Secret, parse_url
 from semistream.master.sql.master import SqlMaster
-from semistream.master.storage.files import Options
+from semistream.master.storage.files import StorageOptions
 from semistream.safety.redact import HIDDEN, address, check_address, check_path, scrub
 from semistream.spark import Master, into_delta
 from semistream.spark.pins_folder import local_path
@@ -114,14 +114,14 @@ def test_words_of_a_library() -> None:
 
 
 def test_options_are_hidden_wherever_they_are() -> None:
-    options = Options(
+    options = StorageOptions(
         secret="abc", token=b"to ken", headers={"X": ["head er"]}, n=1, region="eu",
         proxy="http://u:pass@proxy:3128", endpoint_url="http://127.0.0.1:9000",
     )  # fmt: skip
     said = "abc, to ken, head er, 1, eu, http://u:pass@proxy:3128, http://127.0.0.1:9000/b"
     assert options.hide(said) == "***, ***, ***, 1, eu, ***, http://127.0.0.1:9000/b"
-    assert repr(options) == str(options) == f"Options({sorted(options)})"
-    assert options.mark() != Options(options | {"secret": "abd"}).mark()
+    assert repr(options) == str(options) == f"StorageOptions({sorted(options)})"
+    assert options.mark() != StorageOptions(options | {"secret": "abd"}).mark()
 
 
 # --- addresses of every shape ---------------------------------------------------------------------
@@ -300,13 +300,15 @@ def test_a_real_server_and_a_wrong_password(server, password: str, caplog) -> No
 
 
 def test_a_task_of_spark_shows_no_storage_options() -> None:
-    options = Options({"key": "key id", "secret": CANARY, "client_kwargs": {"x": [CANARY]}})
+    options = StorageOptions({"key": "key id", "secret": CANARY, "client_kwargs": {"x": [CANARY]}})
     locator = {"kind": "store", "path": "s3://b/x", "options": options, "version": 1, "io": "pread"}
     added = pa.schema([("v", pa.int64())])
     step = Step(locator, [("k", "k")], "inner", None, None, 1 << 20, "inlj", added)
     wanted = step.wanted(pa.schema([("k", pa.int64())]))
     assert CANARY not in repr(EnrichTask([step])) + repr(wanted) + wanted.identity
-    elsewhere = replace(step, locator=locator | {"options": Options(endpoint_url="http://other")})
+    elsewhere = replace(
+        step, locator=locator | {"options": StorageOptions(endpoint_url="http://other")}
+    )
     assert elsewhere.wanted(pa.schema([("k", pa.int64())])).identity != wanted.identity
 
 

@@ -16,7 +16,7 @@ import semistream as ss
 from semistream.spark import delta_sink, enrich, into_delta
 from semistream.spark.frames import _parsed_here
 from semistream.spark.task.enrich import check_columns
-from semistream.spark.task.versions import Folder
+from semistream.spark.task.versions import PinFolder
 from semistream.testing import assert_same_rows, oracle
 from tests.helpers.spark_data import (
     PATIENCE,
@@ -96,7 +96,7 @@ def test_a_rate_as_source(spark, store, tmp_path) -> None:
 def test_a_task_of_a_stream_that_knows_no_micro_batch(tmp_path) -> None:
     """As in foreachBatch over Connect, or in threads of one's own: a replay could not find the
     version again, so it is an error. In a pipeline the same task may be of a batch."""
-    folder = Folder.at(str(tmp_path))
+    folder = PinFolder.at(str(tmp_path))
     with pytest.raises(ss.SpecError, match="fix the version with version="):
         folder.batch()
     assert replace(folder, always=False).batch() is None

@@ -30,8 +30,8 @@ from ..master.storage import Place, place_at
 from ..master.store import (
     CODE_COLUMN,
     PAGE_BYTES,
-    Design,
     Run,
+    StoreDesign,
     clean_run,
     design,
     join_parts,
@@ -152,7 +152,7 @@ def check_partitions(partitions: object) -> None:
 def write_run(
     rows: Columns,
     place: Place,
-    plan: Design,
+    plan: StoreDesign,
     kind: str = "base",
     locator: dict[str, Any] | None = None,
     partitions: int | None = None,
@@ -180,7 +180,7 @@ def write_run(
     return Written(joined, more, nulls)
 
 
-def _with_code(rows: Columns, plan: Design) -> DataFrame:
+def _with_code(rows: Columns, plan: StoreDesign) -> DataFrame:
     """Columns by position, so that no name can be in the way, and the code column behind them: in
     SQL where the code is an integer key, else by our own hash."""
     name, names = plan.key[0], rows.schema.names
@@ -198,7 +198,7 @@ def _with_code(rows: Columns, plan: Design) -> DataFrame:
     return df.mapInArrow(shipped(CodeTask(plan, places)), StructType(fields))
 
 
-def fitting(df: DataFrame, plan: Design, kind: str) -> Columns:
+def fitting(df: DataFrame, plan: StoreDesign, kind: str) -> Columns:
     """The columns of `df` that a change of this kind needs, in order; types must be the store's."""
     columns = Columns(df)
     have, names = columns.arrow, list(plan.key) if kind == "delete" else plan.schema.names

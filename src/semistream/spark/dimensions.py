@@ -21,7 +21,7 @@ from .checkpoint import tell_tasks
 from .frames import is_connect, is_stream, micro_batch
 from .pins_folder import pins_folder
 from .schema import spark_schema
-from .task import Folder, Pins, Share, Step
+from .task import PinFolder, Pins, Share, Step
 
 MOST_TABLE_BYTES = 64 << 20
 UNMATCHED = ("keep", "drop", "split")
@@ -78,7 +78,7 @@ class Opened:
 
     asked: Dimension
     master: Master
-    pins: Folder | None  # where tasks choose the version; None: it is this one
+    pins: PinFolder | None  # where tasks choose the version; None: it is this one
 
     @property
     def stream_keys(self) -> list[str]:
@@ -113,7 +113,7 @@ def open_all(
 
 def _open(
     df: DataFrame, asked: Dimension, pins: str | os.PathLike[str] | None
-) -> tuple[Master, Folder | None]:
+) -> tuple[Master, PinFolder | None]:
     """The master, and the folder of pins where tasks are to choose the version."""
     key = [m for _, m in pair_names(asked.on)]
     version = asked.version

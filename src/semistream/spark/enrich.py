@@ -21,7 +21,7 @@ from ..spec import Workload
 from .columns import Columns
 from .dimensions import Dimension, Opened, budgets, make_step, open_all, say_overhead
 from .frames import check_frame, with_columns
-from .progress import Counters
+from .progress import CallCounters
 from .ship import shipped
 from .shuffle import shuffled
 from .task import EnrichTask, Step, task_bytes
@@ -129,7 +129,7 @@ def _stage(stream: Columns, spread: DataFrame, steps: list[Step], declared: bool
     """The stage in which tasks take the steps. `spread` has the rows of `stream.frame`, shuffled or
     not; `declared`: the caller named the columns, and tasks check that they are those."""
     say_overhead(stream.df, sum(step.memory for step in steps))
-    counters = Counters(stream.df, [step.name for step in steps])
+    counters = CallCounters(stream.df, [step.name for step in steps])
     incoming = stream.arrow
     names = tuple(incoming.names) if stream.renamed else None
     task = EnrichTask(steps, counters.counting, incoming if declared else None, names)

@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame
 
 from ..errors import SpecError
 from ..safety import address
-from .task import Folder, scratch_folder
+from .task import PinFolder, scratch_folder
 
 FOLDER = "semistream-pins"
 
 
-def pins_folder(df: DataFrame, pins: str | os.PathLike[str] | None) -> Folder:
+def pins_folder(df: DataFrame, pins: str | os.PathLike[str] | None) -> PinFolder:
     """The folder that was asked for; else one beside the session's checkpoints; else, where all
     tasks are on this machine, one of this user's."""
     if pins is not None:
@@ -51,11 +51,11 @@ def local_path(where: str) -> Path | None:
     return None if parts.scheme in ("hdfs", "dbfs") else Path(where).absolute()
 
 
-def _made(path: Path) -> Folder:
+def _made(path: Path) -> PinFolder:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SpecError(
             f"the folder of pins {path} cannot be made: {error.strerror}; name another: pins=..."
         ) from error
-    return Folder.at(str(path))
+    return PinFolder.at(str(path))

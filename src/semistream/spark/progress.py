@@ -105,7 +105,7 @@ def _entries(query: str | None, found: Found) -> list[BatchProgress]:
 # --- for enrich -----------------------------------------------------------------------------------
 
 
-class Counters:
+class CallCounters:
     """Of one call of enrich. Its tasks report by `counting`. Spark Connect has no accumulators:
     there Spark itself observes the rows before and after the stage, of streams."""
 

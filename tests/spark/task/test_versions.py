@@ -19,7 +19,7 @@ from semistream.spark.dimensions import _locator
 from semistream.spark.pins_folder import FOLDER, pins_folder
 from semistream.spark.task.enrich import EnrichTask, Step
 from semistream.spark.task.joins import BROKER
-from semistream.spark.task.versions import ID, Batch, Folder, Pins
+from semistream.spark.task.versions import ID, Batch, PinFolder, Pins
 from tests.helpers.spark_data import task_of, warm_joins
 from tests.helpers.stamped_data import publish, rows, said, store
 
@@ -32,7 +32,7 @@ __all__ = ["store"]
 def version_of(folder: Path, batch: int, path: Path, query: str = "q") -> int | None:
     locator = ss.Store.open(path).locator()
     folder.mkdir(exist_ok=True)
-    pins = Pins(Folder.at(str(folder)), Batch(query, batch))
+    pins = Pins(PinFolder.at(str(folder)), Batch(query, batch))
     return pins.master(locator).describe().version
 
 
@@ -63,7 +63,7 @@ def test_many_tasks_at_once(store, tmp_path) -> None:
 
 def test_a_faster_task_wins(store, tmp_path, monkeypatch) -> None:
     """Another task writes the pin between our look at it and our own attempt to write it."""
-    pins = Pins(Folder.at(str(tmp_path / "pins")), Batch("q", 0))
+    pins = Pins(PinFolder.at(str(tmp_path / "pins")), Batch("q", 0))
     newer = publish(store)
     late = ss.Store.open(store, version=1)
     monkeypatch.setattr(late, "newest", lambda: version_of(tmp_path / "pins", 0, store) and late)
@@ -102,7 +102,7 @@ def _aged(pins: Path, store: Path, batch: int, when: int) -> list[Path]:
 def test_a_link_to_a_store_is_that_store(store, tmp_path) -> None:
     """One pin for both paths, also where an earlier release has pinned the link; and neither path
     lets a pinned version expire."""
-    link, pins = tmp_path / "link", Folder.at(str(tmp_path / "pins"))
+    link, pins = tmp_path / "link", PinFolder.at(str(tmp_path / "pins"))
     link.symlink_to(store)
 
     def version(path: Path, batch: int, resolved: bool = True) -> int | None:
@@ -176,10 +176,10 @@ def test_a_damaged_pin(store, tmp_path, change) -> None:
 @pytest.mark.parametrize("there", ["another folder", "no folder"])
 def test_a_folder_that_is_not_shared(store, tmp_path, there) -> None:
     """Every machine with pins of its own would have versions of its own."""
-    pins = Pins(Folder.at(str(tmp_path / "pins")), Batch("q", 0))
+    pins = Pins(PinFolder.at(str(tmp_path / "pins")), Batch("q", 0))
     (tmp_path / "pins" / ID).unlink()
     if there == "another folder":
-        Folder.at(str(tmp_path / "pins"))
+        PinFolder.at(str(tmp_path / "pins"))
     with pytest.raises(ss.MasterError, match=r"another one here than on the driver.*share"):
         pins.master(ss.Store.open(store).locator())
 
@@ -221,7 +221,7 @@ def test_where_pins_go(spark, tmp_path) -> None:
 def test_the_warm_join_moves(store, tmp_path, monkeypatch) -> None:
     """The same join answers all versions. Forward it keeps what did not change; back it starts
     anew. A version that cannot be had leaves no join behind."""
-    task = task_of(store, pins=Folder.at(str(tmp_path / "pins")), version_column="version")
+    task = task_of(store, pins=PinFolder.at(str(tmp_path / "pins")), version_column="version")
     keys = pa.record_batch({"id": pa.array([k % 20 for k in range(400)], pa.int64())})
 
     def run(batch: int) -> tuple[set[tuple[int, str]], int]:
@@ -258,7 +258,7 @@ def test_the_warm_join_moves(store, tmp_path, monkeypatch) -> None:
 
 def test_a_warm_join_notices_a_store_built_anew(store, tmp_path, monkeypatch) -> None:
     """Its own files are gone but still mapped, and the new store has the same version number."""
-    task = task_of(store, pins=Folder.at(str(tmp_path / "pins")))
+    task = task_of(store, pins=PinFolder.at(str(tmp_path / "pins")))
     keys = pa.record_batch({"id": pa.array(range(20), pa.int64())})
     monkeypatch.setattr(Batch, "running", lambda: Batch("q", 0))
     assert sum(batch.num_rows for batch in task(iter([keys]))) == 20
@@ -274,7 +274,7 @@ def test_a_warm_join_notices_a_store_built_anew(store, tmp_path, monkeypatch) ->
 @pytest.mark.parametrize("pinned", [True, False])
 def test_a_warm_join_notices_that_its_store_is_gone(store, tmp_path, monkeypatch, pinned) -> None:
     """All its answers are in memory. A version that has expired is still read."""
-    folder = Folder.at(str(tmp_path / "pins")) if pinned else None
+    folder = PinFolder.at(str(tmp_path / "pins")) if pinned else None
     task = task_of(store, pins=folder, algorithm="memory")
     keys = pa.record_batch({"id": pa.array(range(20), pa.int64())})
     monkeypatch.setattr(Batch, "running", lambda: Batch("q", 0))

@@ -32,7 +32,7 @@ SORT = "reads, shuffles and sorts the whole table"
 
 
 @dataclass(frozen=True)
-class Counters:
+class QueryCounters:
     """What the join did in some micro-batches, one after the other."""
 
     rows_in: int = 0
@@ -49,7 +49,7 @@ class Counters:
         return self.front_hits / self.rows_in if self.rows_in else 0.0
 
     @classmethod
-    def of(cls, done: Sequence[BatchProgress]) -> Counters:
+    def of(cls, done: Sequence[BatchProgress]) -> QueryCounters:
         if not done:
             return cls()
         total = {n: sum(getattr(entry, n) for entry in done) for n in _ADDED}
@@ -63,7 +63,7 @@ _LARGEST = ("peak_bytes", "budget_bytes")
 
 
 @dataclass(frozen=True)
-class Batch:
+class DemoBatch:
     number: int
     rows: int
     seconds: float
@@ -74,14 +74,14 @@ class Outcome:
     """What one query did."""
 
     folder: Path
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[DemoBatch] = field(default_factory=list)
     progress: dict[int, BatchProgress] = field(default_factory=dict)  # where the join is ours
     plan: str = ""
 
-    def counters(self, last: int | None = None) -> Counters | None:
+    def counters(self, last: int | None = None) -> QueryCounters | None:
         """Of all micro-batches so far, or of those up to number `last`; None of Spark's joins."""
         done = [e for n, e in sorted(self.progress.items()) if last is None or n <= last]
-        return Counters.of(done) if done else None
+        return QueryCounters.of(done) if done else None
 
     @property
     def median(self) -> float:
@@ -125,7 +125,7 @@ def _look(outcome: Outcome, query: StreamingQuery) -> None:
     from ...spark import progress
 
     outcome.batches = [
-        Batch(p["batchId"], p["numInputRows"], p["durationMs"]["triggerExecution"] / 1000)
+        DemoBatch(p["batchId"], p["numInputRows"], p["durationMs"]["triggerExecution"] / 1000)
         for p in query.recentProgress
         if p["numInputRows"]
     ]

@@ -12,7 +12,7 @@ from typing import Any
 from ...budget import show_bytes
 from .data import KEY
 from .demo import CONTENDERS, Report
-from .runs import BROADCAST_TABLE, WARM_UP, Counters
+from .runs import BROADCAST_TABLE, WARM_UP, QueryCounters
 
 _LINE, _LABEL, _WIDE = 78, 32, 15
 _CLOSE = 1.05  # ratios nearer to 1 than this are called the same
@@ -68,8 +68,8 @@ def ratio(report: Report, name: str) -> float:
     return report.outcomes[name].median / report.outcomes["semistream"].median
 
 
-def _counters(report: Report) -> Counters:
-    return report.outcomes["semistream"].counters() or Counters()
+def _counters(report: Report) -> QueryCounters:
+    return report.outcomes["semistream"].counters() or QueryCounters()
 
 
 # --- for people ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from threading import Condition
 from ...budget import show_bytes
 from ...errors import ShedError
 from .segment import Segment, number_of
-from .target import Folder, Found
+from .target import Folder, FoundSegments
 
 MOST_SEGMENT = 1 << 30  # bytes; joins make segments of some hundred kilobytes
 PAGE_BYTES = 256 << 10  # of descriptions in one page of a list, about
@@ -150,7 +150,7 @@ class Keeper:
 
     # --- what is there -------------------------------------------------------------------------
 
-    def page(self, after: str) -> tuple[Found, str]:
+    def page(self, after: str) -> tuple[FoundSegments, str]:
         """Descriptions of some segments whose names come after this one, and the name after which
         to go on; empty: that was all.
 
@@ -160,7 +160,7 @@ class Keeper:
         if not after:
             with self._changed:
                 self._withdraw(list(self._puts))
-        found, size = Found(), 0
+        found, size = FoundSegments(), 0
         names = [name for name in self.folder.names() if name > after]
         for name in names:
             what = self.folder.describe(name)

@@ -35,7 +35,7 @@ from .segment import (
     read_rows,
     unreadable,
 )
-from .target import Folder, Found, Target
+from .target import Folder, FoundSegments, Target
 from .wire import Channel, WireError
 
 DELETES = 100  # names in one request
@@ -109,8 +109,8 @@ class Remote(Target):
             with self._asking("delete", names=list(names[at : at + DELETES])):
                 pass
 
-    def look(self) -> Found:
-        found, after = Found(), ""
+    def look(self) -> FoundSegments:
+        found, after = FoundSegments(), ""
         while True:
             with self._asking("list", after=after) as (_, page):
                 self._add(page, found)
@@ -121,7 +121,7 @@ class Remote(Target):
                     raise WireError("a list that does not end")
                 after = following
 
-    def _add(self, page: dict[str, Any], found: Found) -> None:
+    def _add(self, page: dict[str, Any], found: FoundSegments) -> None:
         """A page of the list."""
         try:
             for name, rows, size, question in page["segments"]:

@@ -35,7 +35,7 @@ from .segment import (
 
 
 @dataclass
-class Found:
+class FoundSegments:
     """What is in a target, oldest first, and of what cannot be used, why."""
 
     segments: list[Segment] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Target(ABC):
         """They may be gone already. They do not come back, whoever is still storing them."""
 
     @abstractmethod
-    def look(self) -> Found:
+    def look(self) -> FoundSegments:
         """What is there."""
 
     def list(self) -> list[Segment]:
@@ -192,8 +192,8 @@ class Folder(Target):
         except (OSError, *BAD) as error:
             raise unreadable(str(path), error) from error
 
-    def look(self) -> Found:
-        found = Found()
+    def look(self) -> FoundSegments:
+        found = FoundSegments()
         for name in self.names():
             found.add(name, self.describe(name))
         return found

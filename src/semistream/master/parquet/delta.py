@@ -18,7 +18,7 @@ import pyarrow as pa
 from ...errors import MasterError, SpecError
 from ...safety import address
 from ..base import Master
-from ..storage import Files, Options, RemoteFiles, open_files
+from ..storage import Files, RemoteFiles, StorageOptions, open_files
 from .listing import DataFile, at_once, check_castable, missing_columns, read_footers
 from .master import ParquetMaster
 
@@ -121,7 +121,7 @@ def _said(files: Files, error: Exception) -> str:
     return (files.hide(error).splitlines() or [""])[0]
 
 
-def _log_options(options: Options) -> Options:
+def _log_options(options: StorageOptions) -> StorageOptions:
     """fsspec's options for S3 in the words of deltalake; others are passed on as they are."""
     client = options.get("client_kwargs", {})
     endpoint = options.get("endpoint_url") or client.get("endpoint_url")
@@ -135,7 +135,7 @@ def _log_options(options: Options) -> Options:
         "AWS_SKIP_SIGNATURE": "true" if options.get("anon") else None,
     }
     given = {name: str(value) for name, value in words.items() if value is not None}
-    return Options({**{n: v for n, v in options.items() if n.startswith("AWS_")}, **given})
+    return StorageOptions({**{n: v for n, v in options.items() if n.startswith("AWS_")}, **given})
 
 
 def _check_features(files: Files, table: Any) -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from ...errors import MasterError, SpecError
 from ...rows.keys import codes_of, family, is_natural
 from ...rows.layout import plain_type
-from ..storage import Files, Found, RemoteFiles
+from ..storage import Files, FoundFile, RemoteFiles
 from .partitions import partition_columns
 
 SUFFIXES = (".parquet", ".parq", ".pq")
@@ -31,7 +31,7 @@ AT_ONCE = 16  # footers that are fetched from elsewhere at the same time
 class DataFile:
     """One file, and what it has of the master's columns."""
 
-    found: Found
+    found: FoundFile
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)  # not in the file
     names: Mapping[str, str] = field(default_factory=dict)  # column -> its name in the file
     keep: pa.BooleanArray | None = None  # rows that were not deleted
@@ -78,7 +78,7 @@ def data_files(files: Files) -> tuple[pa.Schema, list[DataFile]]:
     return schema, [DataFile(one, value) for one, value in zip(found, values, strict=True)]
 
 
-def _is_data(files: Files, found: Found) -> bool:
+def _is_data(files: Files, found: FoundFile) -> bool:
     """As Spark sees it: whatever is not hidden. Files of other names must begin like Parquet."""
     if any(_is_hidden(part) for part in found.path.split("/")):
         return False
@@ -94,7 +94,7 @@ def _is_hidden(part: str) -> bool:
     return part[0] == "." or (part[0] == "_" and "=" not in part) or part.endswith("._COPYING_")
 
 
-def _check_table_formats(files: Files, every: Sequence[Found]) -> None:
+def _check_table_formats(files: Files, every: Sequence[FoundFile]) -> None:
     """The files of a table format are not all of them rows of the table as it is now."""
     for one in every:
         parts = one.path.split("/")
@@ -112,7 +112,7 @@ def _check_table_formats(files: Files, every: Sequence[Found]) -> None:
             )
 
 
-def open_parquet(files: Files, found: Found, columns: int = 1) -> pq.ParquetFile:
+def open_parquet(files: Files, found: FoundFile, columns: int = 1) -> pq.ParquetFile:
     """Read by a small buffer for each column, whatever the size of row groups. Old timestamps
     (INT96) come with microseconds: with nanoseconds, years before 1678 and after 2261 would
     silently wrap around."""

@@ -23,10 +23,10 @@ from ...kernels.arrays import I64
 from ...rows.keys import codes_of, is_natural, not_null
 from ...rows.layout import row_bytes
 from ..base import NOTHING, Master, MasterInfo, Pages, Traffic, pages_of
-from ..storage import Files, Found, open_files
+from ..storage import Files, FoundFile, open_files
 from ..store import design
 from .listing import DataFile, Footer, Group, common_schema, data_files, read_footers
-from .read import PageAt, Reader, mean_bytes, pages_in
+from .read import PageAt, PageReader, mean_bytes, pages_in
 
 _Ranged: TypeAlias = "tuple[DataFile, Group, tuple[int, int] | None]"
 PAGE_BYTES = 64 << 10
@@ -59,7 +59,7 @@ class ParquetMaster(Master):
     ) -> None:
         self._files, self._data = files, [footer.file for footer in footers]
         self._design = design(schema, key)
-        self._reader = Reader(files, self._design.schema)
+        self._reader = PageReader(files, self._design.schema)
         self.traffic = Traffic()
         groups = self._ordered_groups(footers)
         least = row_bytes(self._design.schema)
@@ -135,7 +135,7 @@ class ParquetMaster(Master):
         master = cls(locator["path"], locator["key"], locator.get("options"))
         now = {f.path: f.found for f in master._data}
         for path, size, mark in locator["files"]:
-            if now.pop(path, None) != Found(path, size, mark):
+            if now.pop(path, None) != FoundFile(path, size, mark):
                 raise MasterError(
                     f"{master._files.full(path)} is not the file with which the query began: it "
                     "was replaced or removed, or is a copy with another time; start it again"

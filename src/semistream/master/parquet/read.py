@@ -55,7 +55,7 @@ class _Cursor:
         return same and self.at <= page.at
 
 
-class Reader:
+class PageReader:
     """Reads pages. A file that is not the one that was planned is an error, never other rows."""
 
     def __init__(self, files: Files, schema: pa.Schema) -> None:

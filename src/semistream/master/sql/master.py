@@ -30,7 +30,7 @@ from .address import SqlSpec, names_of
 from .changes import Changes
 from .columns import Column
 from .dialect import Dialect, choose_columns
-from .pages import Segment, Table, count_rows, lay_out, row_width
+from .pages import KeyOrderedRows, Table, count_rows, lay_out, row_width
 from .session import Query, Session, TooBigError
 
 PAGE_BYTES = 128 << 10
@@ -152,7 +152,7 @@ class SqlMaster(Master):
         return [(first + i, batch.slice(a, b - a)) for i, (a, b) in enumerate(pairwise(cuts))]
 
     def _rows(
-        self, segment: Segment, first: int, last: int, columns: Sequence[str]
+        self, segment: KeyOrderedRows, first: int, last: int, columns: Sequence[str]
     ) -> pa.RecordBatch:
         """Rows of some neighbouring pages, sorted by code, those without a key last."""
         needed = self._needed(columns)

@@ -17,7 +17,7 @@ from ...errors import MasterError
 from ...kernels.arrays import Mask
 from .columns import Column, Relation
 from .dialect import KEYS, Dialect, group_indexes, integers, refusal
-from .mysql_wire import Connection
+from .mysql_wire import MySQLConnection
 from .session import Driver, Query, Session
 
 _INTEGERS = {"tinyint": ("i1", 8), "smallint": ("i2", 16), "mediumint": ("i4", 32)}
@@ -33,7 +33,7 @@ class MySQL(Dialect):
     extra = "mysql"
 
     def driver(self) -> Driver:
-        return Connection()
+        return MySQLConnection()
 
     def quote(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"

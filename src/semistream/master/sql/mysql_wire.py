@@ -43,7 +43,7 @@ _REMEDIES = {
 }
 
 
-class Connection(Driver):
+class MySQLConnection(Driver):
     def open(self, place: Address, password: Secret | None) -> None:
         pymysql = _import()
         ssl: dict[str, Any] = dict(place.options)

@@ -70,7 +70,7 @@ class Table:
         return "(" + (" AND " if present else " OR ").join(tests) + ")"
 
 
-class Segment:
+class KeyOrderedRows:
     """Some rows of the table in `pages` pages, in the order of `order`."""
 
     def __init__(
@@ -199,9 +199,9 @@ def _distinct(table: pa.Table, empty: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True)
-class Layout:
-    main: Segment  # rows with a key, or all rows where the order is the primary key's
-    null: Segment  # rows without one
+class TableLayout:
+    main: KeyOrderedRows  # rows with a key, or all rows where the order is the primary key's
+    null: KeyOrderedRows  # rows without one
     ranges: bool  # pages are in the order of codes
     scans: bool  # there is an order to read all rows in
     exact: bool  # a page ends where its last key ends
@@ -213,7 +213,7 @@ class Layout:
         return self.main.pages + self.null.pages
 
 
-def lay_out(table: Table, rows: int, keyed: int, page_rows: int) -> Layout:
+def lay_out(table: Table, rows: int, keyed: int, page_rows: int) -> TableLayout:
     relation, names = table.relation, [c.name for c in table.key]
     primary, index = _primary(relation), _index_on(relation, names)
     natural, unique = is_natural([c.type for c in table.key]), _is_unique(relation, names)
@@ -225,9 +225,9 @@ def lay_out(table: Table, rows: int, keyed: int, page_rows: int) -> Layout:
     order = (*table.key, *tie) if ranges else (primary or ())
     count = -(-(rows - nulls) // page_rows) if order else int(rows > 0)
     more = -(-nulls // page_rows) if primary else int(nulls > 0)
-    return Layout(
-        main=Segment(table, True if ranges else None, order, count, rows - nulls),
-        null=Segment(table, False, primary or (), more, nulls),
+    return TableLayout(
+        main=KeyOrderedRows(table, True if ranges else None, order, count, rows - nulls),
+        null=KeyOrderedRows(table, False, primary or (), more, nulls),
         ranges=ranges,
         scans=bool(order),
         exact=ranges and not tie,

@@ -14,7 +14,7 @@ from ...errors import MasterError
 from ...kernels.arrays import Mask
 from .columns import Column, Relation
 from .dialect import KEYS, Dialect, group_indexes, integers, refusal
-from .postgresql_wire import WIDTHS, Connection, pack
+from .postgresql_wire import WIDTHS, PostgreSQLConnection, pack
 from .session import Driver, Query, Session
 
 _DATES = -2_440_588, 2_145_042_905  # what a date can be, in days since 1970
@@ -39,7 +39,7 @@ class PostgreSQL(Dialect):
     extra = "postgresql"
 
     def driver(self) -> Driver:
-        return Connection()
+        return PostgreSQLConnection()
 
     def quote(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'

@@ -74,7 +74,7 @@ def _pack_var(values: pa.Array) -> bytes:
     return out.tobytes()
 
 
-class Connection(Driver):
+class PostgreSQLConnection(Driver):
     def open(self, place: Address, password: Secret | None) -> None:
         psycopg = _import()
         settings = (

@@ -1,6 +1,6 @@
 """Where files are, local or in an object store: bytes by name, written whole or not at all."""
 
-from .files import Files, Found, Options, RemoteFiles, open_files
+from .files import Files, FoundFile, RemoteFiles, StorageOptions, open_files
 from .place import (
     DATA,
     MANIFESTS,
@@ -21,11 +21,11 @@ __all__ = [
     "WRITERS",
     "FileInfo",
     "Files",
-    "Found",
+    "FoundFile",
     "LocalPlace",
-    "Options",
     "Place",
     "RemoteFiles",
+    "StorageOptions",
     "StoreFile",
     "open_files",
     "place_at",

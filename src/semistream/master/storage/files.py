@@ -25,11 +25,11 @@ T = TypeVar("T")
 _SECRET = re.compile("secret|password|passwd|token|key|credential|sas|auth|header", re.IGNORECASE)
 
 
-class Options(dict[str, Any]):
+class StorageOptions(dict[str, Any]):
     """Storage options, which may hold secrets: never shown."""
 
     def __repr__(self) -> str:
-        return f"Options({sorted(self)})"
+        return f"StorageOptions({sorted(self)})"
 
     __str__ = __repr__
 
@@ -62,7 +62,7 @@ def _is_plain(value: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFile:
     """A file as it was when it was looked at."""
 
     path: str
@@ -80,15 +80,15 @@ class Files(ABC):
     gone: str = "open the master again as it is now"  # the remedy where a file is missing
 
     @abstractmethod
-    def walk(self) -> list[Found]:
+    def walk(self) -> list[FoundFile]:
         """All files under the root, sorted by path; the root itself where it is a file."""
 
     @abstractmethod
-    def look(self, path: str) -> Found:
+    def look(self, path: str) -> FoundFile:
         """One file as it is now."""
 
     @abstractmethod
-    def open(self, found: Found) -> pa.NativeFile:
+    def open(self, found: FoundFile) -> pa.NativeFile:
         """Open a file that was found earlier; an error if it is another one now."""
 
     @abstractmethod
@@ -104,11 +104,11 @@ class Files(ABC):
     def full(self, path: str) -> str:
         return f"{self.name.rstrip('/')}/{path}" if path else self.name
 
-    def check(self, found: Found) -> None:
+    def check(self, found: FoundFile) -> None:
         """Raise if a file is not the one that was found earlier."""
         self._compare(self.look(found.path), found)
 
-    def _compare(self, now: Found, found: Found) -> None:
+    def _compare(self, now: FoundFile, found: FoundFile) -> None:
         if now != found:
             raise MasterError(
                 f"{self.full(found.path)} was replaced while it was in use: {found.size} bytes "
@@ -134,7 +134,7 @@ class LocalFiles(Files):
         self._root = Path(root).absolute()
         self.path = self.name = str(self._root)
 
-    def walk(self) -> list[Found]:
+    def walk(self) -> list[FoundFile]:
         if self._root.is_file():
             return [self.look("")]
         if not self._root.is_dir():
@@ -151,14 +151,14 @@ class LocalFiles(Files):
             found += [self.look((at / name).as_posix()) for name in names]
         return sorted(found, key=lambda one: one.path)
 
-    def look(self, path: str) -> Found:
+    def look(self, path: str) -> FoundFile:
         try:
             state = os.stat(self._root / path)
         except OSError as error:
             raise self.failed(path, error) from error
-        return Found(path, state.st_size, str(state.st_mtime_ns))
+        return FoundFile(path, state.st_size, str(state.st_mtime_ns))
 
-    def open(self, found: Found) -> pa.NativeFile:
+    def open(self, found: FoundFile) -> pa.NativeFile:
         self.check(found)
         try:
             return pa.OSFile(str(self._root / found.path))
@@ -179,7 +179,7 @@ class RemoteFiles(Files):
     check_pages = False  # reads of an open object demand its tag, or are of one version
 
     def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
-        self.options = Options(options or {})
+        self.options = StorageOptions(options or {})
         self.path = root.rstrip("/")
         self.name = address(self.path)
         self._system = import_fsspec(root, self.options)
@@ -202,10 +202,10 @@ class RemoteFiles(Files):
             problem = self.failed(path, error)
         raise problem
 
-    def walk(self) -> list[Found]:
+    def walk(self) -> list[FoundFile]:
         start = len(self._root) + 1
 
-        def listed() -> list[Found]:
+        def listed() -> list[FoundFile]:
             self._system.invalidate_cache()
             every = self._system.find(self._root, detail=True)
             return [_found(path[start:], info) for path, info in every.items()]
@@ -213,11 +213,11 @@ class RemoteFiles(Files):
         found = [one for one in self._try("", listed) if not one.path.endswith("/")]
         return sorted(found, key=lambda one: one.path)
 
-    def look(self, path: str) -> Found:
+    def look(self, path: str) -> FoundFile:
         at = self._path(path)
         return self._try(path, lambda: _found(path, self._system.info(at, refresh=True)))
 
-    def open(self, found: Found) -> pa.NativeFile:
+    def open(self, found: FoundFile) -> pa.NativeFile:
         def opened() -> pa.NativeFile:
             # The buffer is pyarrow's; a second one here would read far too much.
             file = self._system.open(self._path(found.path), "rb", cache_type="none")
@@ -249,16 +249,16 @@ class RemoteFiles(Files):
         return f"{self._root}/{path}" if path else self._root
 
 
-def _found(path: str, info: Mapping[str, Any]) -> Found:
+def _found(path: str, info: Mapping[str, Any]) -> FoundFile:
     if info.get("size") is None:
         raise OSError("nobody says how large it is")
     for name in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created"):
         if info.get(name) is not None:
-            return Found(path, int(info["size"]), str(info[name]))
-    return Found(path, int(info["size"]), "")
+            return FoundFile(path, int(info["size"]), str(info[name]))
+    return FoundFile(path, int(info["size"]), "")
 
 
-def import_fsspec(root: str, options: Options) -> Any:
+def import_fsspec(root: str, options: StorageOptions) -> Any:
     """The file system behind a URL, which has no credentials in it."""
     check_address(root)
     protocol = root.split("://", 1)[0]

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ...errors import DamagedError, StoreError
 from ...safety import address
-from .files import Options, import_fsspec
+from .files import StorageOptions, import_fsspec
 from .place import DATA, MANIFESTS, FileInfo, Place, StoreFile
 
 UPLOADS = 4
@@ -37,7 +37,7 @@ class RemotePlace(Place):
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self._url = url.rstrip("/")
         self.name = address(self._url)
-        self.options = Options(options or {})
+        self.options = StorageOptions(options or {})
         self._protocol = url.split("://", 1)[0]
         self._system = import_fsspec(url, self.options)
         self._root = self._system._strip_protocol(self._url)

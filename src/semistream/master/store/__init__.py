@@ -19,19 +19,19 @@ from .format import (
 from .index import claimed
 from .run import Part, PartWriter, join_parts, save_table, take_table
 from .store import Store
-from .write import PAGE_BYTES, Design, design, plain_batch
+from .write import PAGE_BYTES, StoreDesign, design, plain_batch
 from .writers import clean_run
 
 __all__ = [
     "CODE_COLUMN",
     "PAGE_BYTES",
-    "Design",
     "Doubles",
     "Part",
     "PartWriter",
     "Run",
     "Shard",
     "Store",
+    "StoreDesign",
     "claimed",
     "clean_run",
     "conflict",

@@ -13,14 +13,14 @@ from ...kernels.arrays import I64
 from ...rows.layout import shown_value
 
 if TYPE_CHECKING:
-    from .write import Design
+    from .write import StoreDesign
 
 
 class Doubles:
     """Counts them. Rows of one code may come in several calls, so those of the last one wait; where
     codes are hashes, keys that only share a code are told apart."""
 
-    def __init__(self, design: Design) -> None:
+    def __init__(self, design: StoreDesign) -> None:
         self._key, self._natural = list(design.key), design.natural
         self._waiting: tuple[I64, pa.RecordBatch] | None = None
         self.count = 0

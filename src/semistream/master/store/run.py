@@ -18,7 +18,7 @@ from ...rows.sort import Sorter
 from ...safety import SealError, checksum, not_written, seal, unseal
 from ..storage import DATA, Place
 from . import format as fmt
-from .write import Design, Progress, ShardWriter, plain_batch
+from .write import Progress, ShardWriter, StoreDesign, plain_batch
 
 NOTHING = np.zeros(0, np.int64)
 
@@ -43,7 +43,7 @@ class Part:
 class PartWriter:
     """Writes rows that come in code order as one shard; keeps track of what it claims."""
 
-    def __init__(self, data: Path, name: str, design: Design, kind: str) -> None:
+    def __init__(self, data: Path, name: str, design: StoreDesign, kind: str) -> None:
         self._shard = ShardWriter(data, name, design)
         self._claiming = kind != "base"
         self._codes: list[I64] = []
@@ -85,7 +85,7 @@ class PartWriter:
 class RunWriter(PartWriter):
     """Writes a whole run as one shard."""
 
-    def __init__(self, place: Place, design: Design, kind: str = "base") -> None:
+    def __init__(self, place: Place, design: StoreDesign, kind: str = "base") -> None:
         self._place, self._design, self._kind = place, design, kind
         self.id = uuid.uuid4().hex
         super().__init__(place.data, f"{self.id}-00000.arrow", design, kind)
@@ -102,7 +102,9 @@ class RunWriter(PartWriter):
             (self._place.data / name).unlink(missing_ok=True)
 
 
-def join_parts(place: Place, run: str, design: Design, kind: str, parts: Sequence[Part]) -> fmt.Run:
+def join_parts(
+    place: Place, run: str, design: StoreDesign, kind: str, parts: Sequence[Part]
+) -> fmt.Run:
     """Shards that are in the store already become a run: their indexes one after another in code
     order, pages of NULL keys last, and beside it what the run claims, if it is a change."""
     parts = sorted(parts, key=lambda part: part.first)
@@ -193,7 +195,7 @@ def take_table(place: Place, name: str) -> pa.Table:
 
 def write_run(
     place: Place,
-    design: Design,
+    design: StoreDesign,
     batches: Iterable[pa.RecordBatch],
     spill_bytes: int,
     progress: Progress | None = None,

@@ -29,7 +29,7 @@ PAGE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
-class Design:
+class StoreDesign:
     """What all shards of a store share: columns, key, and how codes are kept."""
 
     schema: pa.Schema
@@ -63,8 +63,8 @@ class Design:
         )  # fmt: skip
 
 
-def design_of(manifest: fmt.Manifest) -> Design:
-    return Design(manifest.schema, tuple(manifest.key), manifest.page_bytes, manifest.unique)
+def design_of(manifest: fmt.Manifest) -> StoreDesign:
+    return StoreDesign(manifest.schema, tuple(manifest.key), manifest.page_bytes, manifest.unique)
 
 
 def design(
@@ -72,7 +72,7 @@ def design(
     key: str | Sequence[str],
     page_bytes: int = PAGE_BYTES,
     unique: bool = False,
-) -> Design:
+) -> StoreDesign:
     names = (key,) if isinstance(key, str) else tuple(key)
     if not names:
         raise SpecError("key=() names no columns; name the master's key")
@@ -90,7 +90,7 @@ def design(
         raise SpecError(f"page_bytes={page_bytes}: pages of less than 256 bytes are refused")
     check_columns(schema, "master")
     plain_schema = pa.schema([pa.field(f.name, plain_type(f.type), f.nullable) for f in schema])
-    return Design(plain_schema, names, page_bytes, unique)
+    return StoreDesign(plain_schema, names, page_bytes, unique)
 
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -123,7 +123,7 @@ def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 class ShardWriter:
     """Writes rows that arrive in code order as one shard; rows with NULL keys come last."""
 
-    def __init__(self, data: Path, name: str, design: Design, number: int = 0) -> None:
+    def __init__(self, data: Path, name: str, design: StoreDesign, number: int = 0) -> None:
         self._design, self._number = design, number
         self._final = data / name
         self._temporary = data / f".{name}.{uuid.uuid4().hex}.tmp"

@@ -5,7 +5,7 @@ from .enrich import EnrichTask, Share, Step, in_words, task_bytes
 from .hot_keys import scratch_folder
 from .open import SHARED, writing_to
 from .partition import CELLS, Spread
-from .versions import BATCH, OWNER, QUERY, Batch, Folder, Pins, owner_named
+from .versions import BATCH, OWNER, QUERY, Batch, PinFolder, Pins, owner_named
 from .write import RESULT, CodeTask, ShardTask, part_of
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "CodeTask",
     "Counting",
     "EnrichTask",
-    "Folder",
+    "PinFolder",
     "Pins",
     "Report",
     "ShardTask",

@@ -17,12 +17,12 @@ from ...budget import parse_bytes
 from ...errors import BudgetError, MasterError, SpecError
 from ...join import SemiStreamJoin
 from ...master import Master
-from ...master.storage import Options
+from ...master.storage import StorageOptions
 from ...spec import Params
 from .counters import Counting, TaskTally, Verb
 from .joins import BROKER, Wanted
 from .open import check_there, open_in_task
-from .versions import Folder, Pins
+from .versions import PinFolder, Pins
 
 ASKED = re.compile(r"(?:give )?\bmemory=\d+")  # how a join says what it needs
 
@@ -40,7 +40,7 @@ class Step:
     algorithm: str
     added: pa.Schema  # the columns that the driver told Spark we add, as the join makes them
     casts: dict[str, pa.DataType] = field(default_factory=dict)  # of types that Spark lacks
-    pins: Folder | None = None  # None: the version of the locator, always
+    pins: PinFolder | None = None  # None: the version of the locator, always
     version_column: str | None = None
     matched_column: str | None = None
     validate: str | None = None
@@ -169,7 +169,7 @@ class Step:
         table = self.locator.get("table")
         place["table"] = hashlib.sha256(table).hexdigest() if isinstance(table, bytes) else table
         options = place.get("options")
-        place["options"] = options.mark() if isinstance(options, Options) else options
+        place["options"] = options.mark() if isinstance(options, StorageOptions) else options
         question = [self.on, self.how, self.columns, self.suffix, self.algorithm]
         question += [self.matched_column, self.validate]
         return json.dumps([place, question, str(stream)], default=repr)  # of no password

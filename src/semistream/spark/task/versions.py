@@ -70,7 +70,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Folder:
+class PinFolder:
     """A folder of pins, as the driver made it."""
 
     path: str
@@ -78,7 +78,7 @@ class Folder:
     always: bool = True  # False: tasks of no micro-batch are of no stream, and need no pin
 
     @classmethod
-    def at(cls, path: str) -> Folder:
+    def at(cls, path: str) -> PinFolder:
         place = place_at(path)
         try:
             with suppress(FileExistsError):
@@ -118,7 +118,7 @@ class Folder:
 class Pins:
     """The pins of a micro-batch in a folder that all tasks reach."""
 
-    def __init__(self, folder: Folder, batch: Batch) -> None:
+    def __init__(self, folder: PinFolder, batch: Batch) -> None:
         self._place: Place = place_at(folder.path)
         self._folder, self._batch = folder, batch
 

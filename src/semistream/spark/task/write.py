@@ -17,10 +17,10 @@ from ...master import Store
 from ...master.storage import DATA, Place, place_at
 from ...master.store import (
     CODE_COLUMN,
-    Design,
     Part,
     PartWriter,
     Shard,
+    StoreDesign,
     save_table,
     take_table,
     write_piece,
@@ -35,7 +35,7 @@ RESULT = "result string"
 class CodeTask:
     """Adds the code column; NULL where the key has a NULL."""
 
-    plan: Design
+    plan: StoreDesign
     places: tuple[int, ...]  # of the key's columns
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,7 +54,7 @@ class ShardTask:
 
     place: dict[str, Any]  # its locator
     run: str
-    plan: Design
+    plan: StoreDesign
     kind: str = "base"
     locator: dict[str, Any] | None = None  # of the version that is to be changed
 
