@@ -6,7 +6,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench bench-versions bench-lookups bench-spark bench-model bench-laws experiments chaos faults clean
+.PHONY: help setup run test test-slow check bench bench-versions bench-lookups bench-spark bench-model bench-laws experiments chaos faults clean
 
 help: ## this text
 	@echo "semistream: join a stream with a master table larger than memory"
@@ -45,6 +45,10 @@ run: setup ## the demo: a live sales stream joined with 1 M products on local Sp
 test: setup ## all tests, in two processes
 	@scripts/ensure_servers.sh
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-slow: setup ## what takes too long for every change: all claims, more seeds, wide tables
+	@scripts/ensure_servers.sh
+	$(BIN)/python -m pytest -q -n 2 --no-loadscope-reorder -m campaign $(ARGS)
 
 check: setup ## lint, format, types, import direction
 	$(BIN)/ruff check .

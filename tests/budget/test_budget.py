@@ -175,7 +175,7 @@ def test_a_stream_row_wider_than_the_budget_is_refused_and_loses_nothing(algorit
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("kind", ["map", "pread"])
+@pytest.mark.parametrize("kind", [pytest.param("map", marks=pytest.mark.campaign), "pread"])
 def test_five_hundred_columns(kind, algorithm, tmp_path) -> None:
     """Many columns of few bytes: what is small per column is not small in sum."""
     rows = 6

@@ -349,7 +349,7 @@ def test_popularity_serves_most() -> None:
         assert served["popularity"] >= served["upfront"], served
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.campaign)])
 def test_popularity_serves_a_sweep_with_fewer_pages(seed) -> None:
     """A sweep answers all that waits, whichever rows were kept: so many slots, so many rows. What
     the victims decide is how many pages it takes, where there are more pages than it needs."""
