@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ def through_a_map(join: ss.SemiStreamJoin, store: Path) -> Iterator[None]:
     meanwhile: its front stage sees the same rows and is told of the same keys, in less time."""
     assert join._engine is not None  # it has begun
     phase: Any = join._engine.phase
-    master, mapped = phase.parts.master, ss.Store.open(store, io="map")
-    phase.parts.master, phase._view = mapped, mapped.view(phase.columns)
+    parts, mapped = phase.parts, ss.Store.open(store, io="map")
+    phase.parts, phase._view = replace(parts, master=mapped), mapped.view(phase.columns)
     try:
         yield
     finally:
-        phase.parts.master, phase._view = master, None
+        phase.parts, phase._view = parts, None
         mapped.close()
