@@ -164,7 +164,7 @@ def test_wrong_lists(spark, paths) -> None:
     df = frame(spark, SALES)
     cases: list[tuple[Any, dict[str, Any], str]] = [
         ([], {}, "an empty list"),
-        ([paths["p"]], {}, "a list of masters has Master"),
+        ([paths["p"]], {}, "a list of masters has Dimension"),
         ([Dimension(paths["p"], "id")], {"how": "left"}, "how= belongs into each Dimension"),
         ([Dimension(paths["p"], "id")], {"on": "id"}, "on= belongs into each Dimension"),
         ([Dimension(paths["p"], "id"), Dimension(paths["c"], "city")], {}, "has key"),
