@@ -175,11 +175,11 @@ def forget(spark: SparkSession) -> None:
 
 def forget_in_some(spark: SparkSession, folder: Path, turn: int) -> None:
     def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from semistream.spark.task.joins import BROKER  # the worker's own: a global would be a copy
+        from semistream.spark.task.joins import POOL  # the worker's own: a global would be a copy
 
         yield from batches
-        BROKER.drop([each.join for each in BROKER.living.values() if each.join is not None])
-        BROKER.living.clear()
+        POOL.drop([each.join for each in POOL.living.values() if each.join is not None])
+        POOL.living.clear()
         (folder / f"{os.getpid()}.{turn}").touch()
         while len(list(folder.glob(f"*.{turn}"))) < CORES:  # until all are in workers of their own
             time.sleep(0.01)

@@ -115,7 +115,7 @@ class MasterFacts:
     ages: bool  # rows must not be kept for good
     mapped: bool  # reading it allocates nothing
     overlapping: bool  # the keys of neighbouring pages may overlap
-    ordered: bool  # pages are in the order of keys, from the first to the last
+    in_key_order: bool  # pages are in the order of keys, from the first to the last
     resident_bytes: int  # memory that reading it takes for good, such as an index
     spans: int = 0  # ranges of keys that pages share; 0: every page has its own
     nested: bool = False  # some column's values have parts: lists, structs, maps
@@ -139,7 +139,7 @@ class DiskFacts:
     ranges: bool = False  # finds pages by ranges of keys, which the master must have
     borrows: bool = False  # a sleeping front stage's memory, for more waiting rows
     goes_round: bool = False  # where pages are read: answers part after part of what waits
-    by_key: str = ""  # the phase in its place where the master fetches many keys at once
+    fetch_word: str = ""  # the phase in its place where the master fetches many keys at once
     pool_knob: str = ""  # the Params that says how much a pool of pages gets, if there is one
     pools_mapped: bool = False  # pages of a mapped master count as well
 
@@ -164,10 +164,10 @@ class FrontFacts:
 
 
 DISK_FACTS: dict[str, DiskFacts] = {  # disk phases enter themselves, too (disk/base.py)
-    "sweep": DiskFacts(borrows=True, goes_round=True, by_key="fetch"),
+    "sweep": DiskFacts(borrows=True, goes_round=True, fetch_word="fetch"),
     "scan": DiskFacts(linked=True, scans=True),
     "seek": DiskFacts(linked=True, blocks=True, ranges=True),
-    "lookup": DiskFacts(answers_at_once=True, by_key="fetch_now", pool_knob="page_pool"),
+    "lookup": DiskFacts(answers_at_once=True, fetch_word="fetch_now", pool_knob="page_pool"),
     "pages": DiskFacts(ranges=True, pool_knob="front_share", pools_mapped=True),
     "none": DiskFacts(),
 }

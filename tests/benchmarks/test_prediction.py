@@ -10,7 +10,7 @@ import semistream as ss
 from experiments.lib.modelled import ModelledMaster
 from experiments.lib.paper_cpu import PAPER_CPU
 from semistream.master.facts import facts
-from semistream.master.table import MemoryMaster
+from semistream.master.table import TableMaster
 from semistream.planning.device import DEVICES
 from semistream.planning.machine import Machine
 from semistream.planning.predict import predict
@@ -71,7 +71,7 @@ def test_the_summary_names_the_worst() -> None:
 def test_slots_are_predicted_exactly(name, sketch) -> None:
     """Also where a sample of the stream takes some of the memory."""
     table = workload.master_table(0, 20_000)
-    master = ModelledMaster(MemoryMaster(table, workload.KEY), DEVICES["ssd"], ManualClock())
+    master = ModelledMaster(TableMaster(table, workload.KEY), DEVICES["ssd"], ManualClock())
     stream = workload.stream_table(np.random.default_rng(1), 100, 20_000, 1.0)
     params = ss.Params(sketch=sketch, front_share=0.3, read_bytes=100_000, page_pool=0.2)
     for memory in (600_000, 3_000_000):

@@ -16,7 +16,7 @@ import pytest
 
 import semistream as ss
 from semistream.disk.backlog import Links
-from semistream.master.table import MemoryMaster
+from semistream.master.table import TableMaster
 from semistream.testing import assert_same_rows, check_join, oracle
 from tests.helpers.sample_data import WAITING, build, products
 
@@ -75,7 +75,7 @@ def test_orphans_free_their_slots(algorithm, kind, tmp_path) -> None:
 def test_newer_rows_of_a_key_stay(algorithm) -> None:
     """Expiry by key takes the newer rows of that key along: they met no page with their match."""
     table = wide_pages(12)
-    join = scan_join(MemoryMaster(table, "id", page_rows=1), 2, algorithm)
+    join = scan_join(TableMaster(table, "id", page_rows=1), 2, algorithm)
     old, new = ids([0, 0]), ids([0, 0, 0])
     out = [*join.push(old), *join.step(), *join.push(new)]
     assert sum(map(len, out)) == 2, "key 0 is on the first page, which the newer rows missed"
@@ -92,7 +92,7 @@ def test_a_hot_key_costs_no_more_than_many_keys(algorithm) -> None:
     """10^5 rows of one key: a list that is walked for every row that comes takes 5 x 10^9 steps,
     some hundred times as long as 10^5 rows of 10^5 keys."""
     rows = 100_000
-    master = MemoryMaster(pa.table({"id": range(rows), "v": range(rows)}), "id")
+    master = TableMaster(pa.table({"id": range(rows), "v": range(rows)}), "id")
     taken = {}
     for name, keys in (("many", np.arange(rows)), ("hot", np.full(rows, 7))):
         best = 60.0
@@ -139,7 +139,7 @@ def wide_pages(rows: int) -> pa.Table:
 
 
 def scan_join(
-    master: MemoryMaster, pages: int, algorithm: str, how: str = "left"
+    master: TableMaster, pages: int, algorithm: str, how: str = "left"
 ) -> ss.SemiStreamJoin:
     """A join that reads so many pages at a time."""
     size = pages * master.describe().max_page_bytes + 1100
@@ -155,7 +155,7 @@ def test_every_row_meets_every_page_once(algorithm, pages, changed) -> None:
     one partition. MESHJOIN lets them go after k reads: with a buffer that does not divide R, or
     that changes, they miss pages or meet some twice."""
     table = wide_pages(11)
-    master = MemoryMaster(table, "id", page_rows=1)
+    master = TableMaster(table, "id", page_rows=1)
     stream = pa.table({"id": [i % 13 for i in range(52)], "n": range(52)})
     parts = [stream.slice(13 * i, 13).to_batches()[0] for i in range(4)]
     join, out = scan_join(master, pages, algorithm), []
@@ -173,7 +173,7 @@ def test_every_row_meets_every_page_once(algorithm, pages, changed) -> None:
 def test_a_row_waits_for_one_cycle(algorithm) -> None:
     """Neither less (as in CMESHJOIN's line 22) nor more: 11 pages by twos are 6 reads, the last of
     them short."""
-    join = scan_join(MemoryMaster(wide_pages(11), "id", page_rows=1), 2, algorithm, "inner")
+    join = scan_join(TableMaster(wide_pages(11), "id", page_rows=1), 2, algorithm, "inner")
     assert list(join.push(ids([10]))) == []
     for read in range(6):
         assert join.stats.waiting == 1, f"after {read} reads"
@@ -219,7 +219,7 @@ def test_groups_are_cached_whole(algorithm, page_rows) -> None:
     for seed in range(6):
         rng = random.Random(seed)
         table = products([k for k in range(40) for _ in range(rng.randint(1, 9))])
-        master = MemoryMaster(table.select(["id", "price"]), "id", page_rows)
+        master = TableMaster(table.select(["id", "price"]), "id", page_rows)
         keys = [rng.choice([3, 4, 5, rng.randrange(44)]) for _ in range(1_500)]
         stats = check_join(
             master,

@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 
 import semistream as ss
 from semistream.master import Master
-from semistream.master.table import MemoryMaster
+from semistream.master.table import TableMaster
 from semistream.testing import assert_same_rows, check_join, oracle, rebatch, rows_of
 from tests.helpers.paths import ROOT, TESTS
 from tests.helpers.sample_data import (
@@ -144,7 +144,7 @@ def test_no_knob_changes_a_result(question, how, kind, params, times, seed) -> N
     expected = oracle(stream, table, "id", how)
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(kind, int):
-            master: Master = MemoryMaster(table, "id", page_rows=kind)
+            master: Master = TableMaster(table, "id", page_rows=kind)
         else:
             master = build(kind, table, "id", Path(folder))
         params = allowed(params, master)

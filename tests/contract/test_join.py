@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
-from semistream.master.table import MemoryMaster
+from semistream.master.table import TableMaster
 from semistream.testing import assert_same_rows, check_join, oracle
 from tests.helpers.sample_data import (
     ALGORITHMS,
@@ -188,7 +188,7 @@ def test_absent_keys_are_remembered(tmp_path) -> None:
 def test_one_join_keeps_its_result_while_its_cache_works(algorithm) -> None:
     """Much more master than cache, and a hot set that moves: groups come, go and come back."""
     table = products([k for k in range(3_000) for _ in range(1 + k % 3)])
-    master = MemoryMaster(table, "id", page_rows=64)
+    master = TableMaster(table, "id", page_rows=64)
     rng = random.Random(9)
     keys = [rng.randrange(60) + 300 * (i // 1_000) for i in range(10_000)]
     stream = pa.table({"id": pa.array(keys, pa.int64()), "n": range(10_000)})

@@ -16,7 +16,7 @@ import semistream as ss
 from semistream.budget.ledger import Ledger
 from semistream.front import Groups
 from semistream.front.cache import KeyGroups
-from semistream.master.table import MemoryMaster
+from semistream.master.table import TableMaster
 from semistream.rows.chunks import Chunks
 
 
@@ -152,7 +152,7 @@ def test_the_cache_forgets_a_hot_set_that_moved(algorithm, draw, back) -> None:
     rows wait: nothing is learnt before it is answered.)"""
     keys, rng = 20_000, np.random.default_rng(1)
     table = pa.table({"id": range(keys), "t": ["x" * 70] * keys})
-    master, half = MemoryMaster(table, "id", page_rows=64), ss.Params(front_share=0.5)
+    master, half = TableMaster(table, "id", page_rows=64), ss.Params(front_share=0.5)
     join = ss.SemiStreamJoin(master, "id", algorithm=algorithm, memory="500kB", params=half)
 
     def share_of_hits(rows: int, order: np.ndarray) -> float:
@@ -293,7 +293,7 @@ def test_behind_a_scan_a_whole_cycle_is_watched() -> None:
     front.probe(np.arange(1))
     assert front.asleep
 
-    master = MemoryMaster(pa.table({"id": range(2_000), "v": range(2_000)}), "id")
+    master = TableMaster(pa.table({"id": range(2_000), "v": range(2_000)}), "id")
     join = ss.SemiStreamJoin(master, "id", algorithm="cmeshjoin", memory="2MB")
     list(join.push(pa.record_batch({"id": [1, 2]})))
     engine = join._engine

@@ -15,10 +15,10 @@ STORE = MasterFacts(
     name="products", key=("id",), rows=2_000_000, bytes=240_000_000, pages=3_700,
     page_bytes=64_865, max_page_bytes=65_536, row_bytes=120, columns=12, text_columns=2,
     indexed=True, unique=True, ranges=True, scans=True, by_key=False, ages=False, mapped=True,
-    overlapping=False, ordered=True, resident_bytes=90_000,
+    overlapping=False, in_key_order=True, resident_bytes=90_000,
 )  # fmt: skip
 READ = replace(STORE, mapped=False)  # the same store, its pages read
-HEAP = replace(READ, indexed=False, ranges=False, ordered=False, unique=False)
+HEAP = replace(READ, indexed=False, ranges=False, in_key_order=False, unique=False)
 TABLE = replace(READ, by_key=True, ranges=False, scans=False)  # in a database, by a hashed key
 SMALL = replace(STORE, rows=20_000, bytes=2_400_000, pages=37)
 HDD = Machine(device=DEVICES["hdd-7200"], cpu=PAPER_CPU)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import semistream as ss
 from semistream.master import Master
-from semistream.master.table import MemoryMaster
+from semistream.master.table import TableMaster
 
 _INTS = {
     t: [t_min, t_max, 0, 1, 7, 100]
@@ -207,7 +207,7 @@ def _delta(table: pa.Table, key: list[str], path: Path) -> Master:
 
 
 _BUILDERS: dict[str, Callable[[pa.Table, list[str], Path], Master]] = {
-    "memory": lambda table, key, _: MemoryMaster(table, key, page_rows=8),
+    "memory": lambda table, key, _: TableMaster(table, key, page_rows=8),
     "map": _store("map"),
     "pread": _store("pread"),
     "changed": _changed,

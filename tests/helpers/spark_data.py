@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import semistream as ss
 from semistream.spark.task.enrich import EnrichTask, Step
-from semistream.spark.task.joins import BROKER
+from semistream.spark.task.joins import POOL
 
 # Spark's name of a join type, and the oracle's.
 SPARK_HOWS = {"inner": "inner", "left": "left", "left_semi": "semi", "left_anti": "anti"}
@@ -170,4 +170,4 @@ def task_of(store: str | Path, **changed: Any) -> EnrichTask:
 
 def warm_joins() -> list[ss.SemiStreamJoin]:
     """Those that live in this process."""
-    return [living.join for living in BROKER.living.values() if living.join is not None]
+    return [living.join for living in POOL.living.values() if living.join is not None]

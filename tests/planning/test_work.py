@@ -191,7 +191,7 @@ def test_rows_without_a_master_row_wait_like_others() -> None:
 
 
 def test_where_pages_overlap_a_lookup_answers_one_key() -> None:
-    overlapping: MasterFacts = replace(READ, overlapping=True, ordered=False)
+    overlapping: MasterFacts = replace(READ, overlapping=True, in_key_order=False)
     alone = _said(case("hybridjoin", overlapping, skew=0.0))
     shared = _said(case("hybridjoin", READ, skew=0.0))
     assert alone.disk.reads > 0.9, "keys of a uniform stream hardly ever repeat among those waiting"

@@ -21,7 +21,7 @@ from semistream.master.storage.place import LocalPlace
 from semistream.spark import build_store, cause, enrich, upsert_into, upsert_store
 from semistream.spark.ship import shipped
 from semistream.spark.task.enrich import EnrichTask, Share
-from semistream.spark.task.joins import BROKER
+from semistream.spark.task.joins import POOL
 from semistream.spark.task.open import writing_to
 from semistream.spark.task.write import part_of
 from tests.helpers.spark_data import (
@@ -192,7 +192,7 @@ def test_other_errors_keep_their_stack(spark) -> None:
 
 
 def refused(task: EnrichTask) -> ss.BudgetError:
-    BROKER.living.clear()
+    POOL.living.clear()
     wide = sales_table(3, [1]).set_column(2, "note", pa.array(["x" * 400_000] * 3))
     with pytest.raises(ss.BudgetError) as caught:
         list(task(iter(wide.to_batches())))

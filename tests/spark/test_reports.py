@@ -18,7 +18,7 @@ from semistream.spark.reports import EXECUTIONS, KEPT, OPEN_BATCHES, OPEN_CALLS,
 from semistream.spark.task import counters
 from semistream.spark.task.counters import PHASES, Counting, Report, TaskTally
 from semistream.spark.task.enrich import EnrichTask
-from semistream.spark.task.joins import BROKER
+from semistream.spark.task.joins import POOL
 from tests.helpers.spark_data import master_table, sales_table, task_of, warm_joins
 
 KEYS = 2_000
@@ -48,9 +48,9 @@ class Sink(list[Report]):
 @pytest.fixture
 def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     monkeypatch.setattr(counters, "_where", lambda: {"partition": 0})
-    monkeypatch.setattr(BROKER, "living", {})
+    monkeypatch.setattr(POOL, "living", {})
     yield Sink()
-    BROKER.drop(warm_joins())
+    POOL.drop(warm_joins())
 
 
 def test_time_is_spent_once(sink: Sink) -> None:

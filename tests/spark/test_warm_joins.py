@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from semistream.spark import enrich
-from semistream.spark.task.joins import BROKER
+from semistream.spark.task.joins import POOL
 from semistream.testing import assert_same_rows, oracle
 from tests.helpers.spark_data import (
     PAYLOAD_SQL,
@@ -43,7 +43,7 @@ def look(spark: SparkSession, store: str) -> list[Any]:
     look leaves a mark on each join; what has no mark was not there last time."""
 
     def visit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from semistream.spark.task.joins import BROKER
+        from semistream.spark.task.joins import POOL
 
         def mark(join: Any) -> None:
             join.seen, join.before, forget = [], join.stats, join.reset
@@ -59,7 +59,7 @@ def look(spark: SparkSession, store: str) -> list[Any]:
 
         for _ in batches:
             pass
-        for join in [living.join for living in BROKER.living.values()]:
+        for join in [living.join for living in POOL.living.values()]:
             if join is not None and join.master.describe().name == store:
                 if not hasattr(join, "seen"):
                     mark(join)
@@ -148,7 +148,7 @@ def test_a_task_that_stops_half_way_in_this_process(store, algorithm, stop) -> N
         assert_same_rows(list(task(iter(batches))), oracle(sales, table, "id", "left"))
         assert warm_joins() == before or stop == "failed", "a new join was made"
     finally:
-        BROKER.drop(warm_joins())
+        POOL.drop(warm_joins())
 
 
 def test_queries_take_turns(spark, store, tmp_path) -> None:

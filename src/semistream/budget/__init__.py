@@ -29,10 +29,10 @@ from .sizes import (
 from .split import (
     Division,
     Split,
+    check_budget,
     divide,
     divided,
     least_bytes,
-    least_memory,
     read_size,
     split_memory,
 )
@@ -62,10 +62,10 @@ __all__ = [
     "Ledger",
     "Split",
     "cached_keys",
+    "check_budget",
     "divide",
     "divided",
     "least_bytes",
-    "least_memory",
     "parse_bytes",
     "read_size",
     "show_bytes",

@@ -114,7 +114,7 @@ def least_bytes(
     return least + (whole_bytes(master) if algorithm.front_facts.whole else 0)
 
 
-def least_memory(
+def check_budget(
     algorithm: Algorithm, master: MasterFacts, budget: int, stream_row: int, shed: bool = False
 ) -> None:
     """Refuse what the master cannot do, and a budget that cannot work."""
@@ -142,7 +142,7 @@ def split_memory(
     ordered: bool = False,
     shed: bool = False,
 ) -> Split:
-    least_memory(algorithm, master, budget, stream_row, shed)
+    check_budget(algorithm, master, budget, stream_row, shed)
     least, mapped = _least(master, stream_row, shed), master.mapped
     extra = budget - _total(master, least)  # beyond what it takes to work at all
     if algorithm.front_facts.whole:

@@ -67,7 +67,7 @@ class DiskPhase(ABC):
     ranges: ClassVar[bool] = False
     borrows: ClassVar[bool] = False
     goes_round: ClassVar[bool] = False
-    by_key: ClassVar[str] = ""
+    fetch_word: ClassVar[str] = ""
     pool_knob: ClassVar[str] = ""
     pools_mapped: ClassVar[bool] = False
 

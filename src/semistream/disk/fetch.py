@@ -28,7 +28,7 @@ from .sweep import Sweep
 
 class Fetch(Sweep, word="fetch"):
     goes_round = False
-    by_key = ""
+    fetch_word = ""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

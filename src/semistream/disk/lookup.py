@@ -31,7 +31,7 @@ SAMPLE = 4096
 class Lookup(Sweep, word="lookup"):
     borrows = goes_round = False
     answers_at_once = True
-    by_key, pool_knob = "fetch_now", "page_pool"
+    fetch_word, pool_knob = "fetch_now", "page_pool"
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

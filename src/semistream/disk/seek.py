@@ -42,7 +42,7 @@ NO_OWNERS = np.zeros(0, np.int32)
 class Seek(Sweep, word="seek"):
     linked = blocks = ranges = True
     borrows = goes_round = False
-    by_key = ""
+    fetch_word = ""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

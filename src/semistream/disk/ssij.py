@@ -33,7 +33,7 @@ from .sweep import Sweep
 class PagesWanted(Sweep, word="pages"):
     borrows = goes_round = False
     ranges = pools_mapped = True
-    by_key, pool_knob = "", "front_share"
+    fetch_word, pool_knob = "", "front_share"
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

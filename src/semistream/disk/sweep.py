@@ -35,7 +35,7 @@ LATE = 3  # times the rows that wait: when so many came after one, it is over ag
 
 class Sweep(DiskPhase, word="sweep"):
     borrows = goes_round = True
-    by_key = "fetch"
+    fetch_word = "fetch"
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

@@ -32,7 +32,7 @@ from .segments import Segments
 from .table import Groups
 
 MOST_GROUP = 4096  # rows of a group that may be cached
-MEMORY = 30  # frequencies halve every so many rows per cached group
+HALVE_EVERY = 30  # frequencies halve every so many rows per cached group
 MOST_THRESHOLD = 32
 FELL, NOISE = 0.96, 0.03  # hits below this part of the usual share, less this: hot keys moved
 
@@ -231,7 +231,7 @@ class KeyGroups(Front):
         self._ghosts.put(here, back)
 
     def _age(self) -> None:
-        if self._probes > MEMORY * max(LEAST_KEYS, self._segments.table.used):
+        if self._probes > HALVE_EVERY * max(LEAST_KEYS, self._segments.table.used):
             self._probes = 0
             self._segments.halve()
 

@@ -75,8 +75,8 @@ def _disk(question: Question) -> str:
     if question.spec.condition is not None:
         return "residual" if question.spec.on else "nested"
     algorithm = question.algorithm
-    by_key = algorithm.disk_facts.by_key if question.master.by_key else ""
-    return by_key or algorithm.disk
+    fetch = algorithm.disk_facts.fetch_word if question.master.by_key else ""
+    return fetch or algorithm.disk
 
 
 def front_bytes(question: Question, split: Split) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from ..budget import STREAM_ROW, Split, least_memory, parse_bytes, split_memory
+from ..budget import STREAM_ROW, Split, check_budget, parse_bytes, split_memory
 from ..disk import phase_named
 from ..errors import MasterError, SpecError
 from ..master import Master, Source, facts, no_order, open_master
@@ -143,7 +143,7 @@ def ask(asked: Asked) -> Question:
         )
     phase_named(chosen.disk)  # refused here, if nobody has written it
     _check_master(opened, chosen)
-    least_memory(chosen, known, budget, STREAM_ROW, sheds)
+    check_budget(chosen, known, budget, STREAM_ROW, sheds)
     if free and planned is None and has_law(chosen):
         planned = _planned(known, spec, budget, params, asked.workload, [chosen.name])
     params = params if planned is None else planned.params
@@ -195,7 +195,7 @@ def _planned(
 
 
 def _check_master(master: Master, chosen: Algorithm) -> None:
-    """Refuse what this kind of master cannot do, besides what `least_memory` refuses."""
+    """Refuse what this kind of master cannot do, besides what `check_budget` refuses."""
     info = master.describe()
     if info.indexed and not master.ranges and chosen.disk_facts.ranges:
         raise MasterError(

@@ -16,7 +16,7 @@ from .parquet import DeltaMaster, ParquetMaster, is_delta
 from .sql import SqlMaster, is_database, sql_spec
 from .storage import open_files, place_at
 from .store import Store, is_store
-from .table import MemoryMaster
+from .table import TableMaster
 from .wrapped import WrappedMaster
 
 Source: TypeAlias = "Master | pa.Table | pa.RecordBatch | str | os.PathLike[str]"
@@ -99,7 +99,7 @@ def _open(
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
     if isinstance(source, pa.Table):
-        return MemoryMaster(source, _need_key(key, "an Arrow table"))
+        return TableMaster(source, _need_key(key, "an Arrow table"))
     if not isinstance(source, str | os.PathLike):
         raise SpecError(
             f"a master is a path, a pyarrow Table or a Store, not {type(source).__name__}"
@@ -137,7 +137,7 @@ def from_locator(locator: dict[str, Any]) -> Master:
     if kind == "parquet":
         return ParquetMaster.from_locator(locator)
     with pa.ipc.open_stream(pa.py_buffer(locator["table"])) as reader:
-        return MemoryMaster(reader.read_all(), locator["key"])
+        return TableMaster(reader.read_all(), locator["key"])
 
 
 def _need_key(key: str | Sequence[str] | None, what: str) -> str | Sequence[str]:

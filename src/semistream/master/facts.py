@@ -34,7 +34,7 @@ def facts(master: Master) -> MasterFacts:
         ages=master.ages,
         mapped=master.mapped,
         overlapping=overlapping,
-        ordered=info.indexed and master.ranges and one_run and not overlapping,
+        in_key_order=info.indexed and master.ranges and one_run and not overlapping,
         resident_bytes=info.resident_bytes,
         spans=len(np.unique(master.last)) if overlapping and info.indexed else 0,
         nested=any(c.kind == "other" for c in layouts(info.schema)),

@@ -13,12 +13,12 @@ from ..kernels.arrays import I64, Mask
 from ..rows.chunks import Chunks, one_batch
 from ..rows.keys import codes_of, not_null
 from .base import Master, MasterInfo, Pages, Traffic
-from .store import Doubles, design, plain_batch
+from .store import Duplicates, design, plain_batch
 
 PAGE_ROWS = 1024
 
 
-class MemoryMaster(Master):
+class TableMaster(Master):
     """Sorted pages of an Arrow table. The table is the caller's memory, not the join's."""
 
     mapped = True
@@ -63,7 +63,7 @@ class MemoryMaster(Master):
 
     def require_unique(self) -> None:
         """Everything is here: look at once."""
-        doubles, keyed = Doubles(self._design), int(self._cuts[self._keyed])
+        doubles, keyed = Duplicates(self._design), int(self._cuts[self._keyed])
         if keyed:
             doubles.seen(self._codes[:keyed], self._batch.slice(0, keyed))
         doubles.finish()

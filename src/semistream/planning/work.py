@@ -118,7 +118,7 @@ def _front(case: Case, split: Split) -> tuple[float, float, bool]:
         return rows, known * mass, False
     if not front.learns or (master.overlapping and not scans):
         return 0.0, 0.0, False
-    shows = master.unique or master.ordered
+    shows = master.unique or master.in_key_order
     limit = split.front
     if scans and not shows:
         limit -= limit // COLLECT
@@ -162,7 +162,7 @@ def _sleeps(rows: int, skew: float, room: int, split: Split, case: Case) -> bool
 
 
 def _disk(case: Case, split: Split, setting: Setting, misses: float) -> DiskWork:
-    if case.master.by_key and case.algorithm.disk_facts.by_key:
+    if case.master.by_key and case.algorithm.disk_facts.fetch_word:
         return _fetched(case, split, setting.cached, misses, setting.waiting)
     return _disk_work(case.algorithm.name, setting)
 

@@ -16,7 +16,7 @@ from experiments.lib.modelled import DeviceUse, ModelledMaster
 from experiments.lib.paper_cpu import PAPER_CPU, Cpu, charge_cpu, cpu_seconds
 from semistream.join.stats import Stats
 from semistream.master import Master
-from semistream.master.table import MemoryMaster
+from semistream.master.table import TableMaster
 from semistream.planning.device import DEVICES, Device
 from semistream.testing import ManualClock, check_join, check_master
 from tests.helpers.sample_data import ALGORITHMS, DISK, build, products, sales
@@ -75,7 +75,7 @@ def test_newer_versions_stay_on_the_device(tmp_path) -> None:
 
 def test_pages_of_a_mapped_master_count_as_memory() -> None:
     """Else a pool of pages would never be full."""
-    master = on(HDD, MemoryMaster(TABLE, "id", page_rows=8))
+    master = on(HDD, TableMaster(TABLE, "id", page_rows=8))
     pages = master.read(np.array([1, 5], np.int64), ["name"])
     assert pages.allocated == master.page_bytes(np.array([1, 5])).sum() > 0
     join = ss.SemiStreamJoin(master, "id", algorithm="inlj", memory="60kB",
@@ -86,7 +86,7 @@ def test_pages_of_a_mapped_master_count_as_memory() -> None:
 
 
 def test_what_finds_rows_by_key_only_is_refused() -> None:
-    class ByKey(MemoryMaster):
+    class ByKey(TableMaster):
         ranges = False
 
     with pytest.raises(ss.MasterError, match="cannot lie on a modelled device; use a store"):
@@ -96,7 +96,7 @@ def test_what_finds_rows_by_key_only_is_refused() -> None:
 # --- what is charged ------------------------------------------------------------------------------
 
 
-class Pages(MemoryMaster):
+class Pages(TableMaster):
     """Pages of given sizes on the device."""
 
     def __init__(self, sizes: list[int]) -> None:
@@ -303,7 +303,7 @@ def test_a_pool_serves_keys_whose_rows_span_pages() -> None:
     keys = np.repeat(np.arange(40), 30)
     table = pa.table({"id": keys, "v": np.arange(len(keys))})
     clock = ManualClock()
-    master = ModelledMaster(MemoryMaster(table, "id", page_rows=64), DEVICES["hdd-7200"], clock)
+    master = ModelledMaster(TableMaster(table, "id", page_rows=64), DEVICES["hdd-7200"], clock)
     join = ss.SemiStreamJoin(
         master, "id", algorithm="inlj", memory="400kB", params=ss.Params(page_pool=0.8)
     )

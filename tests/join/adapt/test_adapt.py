@@ -18,7 +18,7 @@ from semistream.budget.split import Division
 from semistream.join.adapt.adapt import proposal, skew_of, stream_now
 from semistream.join.adapt.climb import Pace
 from semistream.join.adapt.divide import Divider, divide_anew
-from semistream.master.table import MemoryMaster
+from semistream.master.table import TableMaster
 from semistream.planning.device import DEVICES
 from semistream.planning.machine import Machine
 from semistream.testing import ManualClock, check_join
@@ -40,7 +40,7 @@ class Run:
 
     def __init__(self, algorithm: str, device: str, skew: float = 1.0, **join: object) -> None:
         self.clock, self._rng = ManualClock(), np.random.default_rng(1)
-        table = MemoryMaster(TABLE, "id", page_rows=PAGE_ROWS)
+        table = TableMaster(TABLE, "id", page_rows=PAGE_ROWS)
         master = ModelledMaster(table, DEVICES[device], self.clock)
         schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
         self.join = ss.SemiStreamJoin(

@@ -19,7 +19,7 @@ from semistream.front.expiring import ExpiringGroups
 from semistream.join.adapt.adapt import Adapting
 from semistream.join.adapt.climb import Pace
 from semistream.kernels import multimap
-from semistream.master.table import MemoryMaster
+from semistream.master.table import TableMaster
 from semistream.rows.chunks import Chunks
 from semistream.testing import assert_same_rows, check_join, oracle
 from tests.helpers.sample_data import ALGORITHMS, HOWS, build, least_memory, products, sales
@@ -193,7 +193,7 @@ def test_a_wider_row_keeps_the_division(tmp_path) -> None:
 def test_groups_that_age_keep_their_log_in_another_size() -> None:
     """What is remembered with its time goes in time, whatever the size is by then."""
     now = [0.0]
-    master = MemoryMaster(products([*range(100)]), "id")
+    master = TableMaster(products([*range(100)]), "id")
     master.ttl, master.clock = 10.0, lambda: now[0]
     rows = pa.record_batch({"v": pa.array(range(100), pa.int64())})
     front = ExpiringGroups(rows.schema, 40_000, 16, 1, Ledger(1 << 20), master)
@@ -212,7 +212,7 @@ def test_groups_that_age_keep_their_log_in_another_size() -> None:
 
 
 def test_shedding_and_adapting_exclude_each_other(tmp_path) -> None:
-    master = MemoryMaster(products([1, 2]), "id")
+    master = TableMaster(products([1, 2]), "id")
     with pytest.raises(SpecError, match="leave one of adapt= and shed= out"):
         ss.SemiStreamJoin(
             master, "id", algorithm="sweepjoin", shed=ss.Shedding(tmp_path), adapt=True
@@ -220,7 +220,7 @@ def test_shedding_and_adapting_exclude_each_other(tmp_path) -> None:
 
 
 def test_where_nothing_can_move_adapt_is_harmless() -> None:
-    master = MemoryMaster(products([1, 2]), "id")
+    master = TableMaster(products([1, 2]), "id")
     join = ss.SemiStreamJoin(master, "id", algorithm="memory", adapt=Pace(rows=1))
     out = list(join.push(pa.record_batch({"id": [1, 2, 3] * 100})))
     assert sum(map(len, out)) == 200

@@ -17,7 +17,7 @@ import pytest
 import semistream as ss
 from semistream.spark.task import hot_keys, joins
 from semistream.spark.task.enrich import EnrichTask
-from semistream.spark.task.joins import BROKER
+from semistream.spark.task.joins import POOL
 from semistream.testing import assert_same_rows, oracle
 from tests.helpers.damage import outcomes
 from tests.helpers.spark_data import master_table, task_of, warm_joins
@@ -32,15 +32,15 @@ def alone(tmp_path, monkeypatch) -> Iterator[None]:
     """No join before, none left behind; a scratch folder of its own."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
-    monkeypatch.setattr(BROKER, "living", {})
+    monkeypatch.setattr(POOL, "living", {})
     yield
-    BROKER.drop(warm_joins())
+    POOL.drop(warm_joins())
 
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
     now = [1_000.0]
-    monkeypatch.setattr(BROKER, "_clock", lambda: now[0])
+    monkeypatch.setattr(POOL, "_clock", lambda: now[0])
     return now
 
 
@@ -122,11 +122,11 @@ def test_a_worker_that_ended_is_followed_by_a_warm_one(stores, clock) -> None:
     """Only a file is left of it."""
     task = task_of(stores[0], memory=400_000)
     run(task, sales())
-    BROKER.drop(warm_joins())  # as when the process ends
+    POOL.drop(warm_joins())  # as when the process ends
     later = sales(300, seed=9)
     run(task, later)
     assert warm_joins()[0].stats.front_hits > 100
-    BROKER.drop(warm_joins())
+    POOL.drop(warm_joins())
     (kept,) = Path(tempfile.gettempdir()).glob("*/hot-keys/*.hot")
     os.truncate(kept, kept.stat().st_size // 2)
     run(task, later)
@@ -240,7 +240,7 @@ def test_a_master_that_outgrows_the_algorithm(tmp_path, clock) -> None:
     out = list(EnrichTask([newer])(iter([batch])))
     assert [join.algorithm.name for join in warm_joins()] == ["sweepjoin"]
     assert_same_rows(out, oracle(pa.Table.from_batches([batch]), MASTER, "id", "left"))
-    BROKER.drop(warm_joins())
+    POOL.drop(warm_joins())
     with pytest.raises(ss.BudgetError):
         list(EnrichTask([replace(newer, auto=False)])(iter([batch])))
 
@@ -248,7 +248,7 @@ def test_a_master_that_outgrows_the_algorithm(tmp_path, clock) -> None:
 def test_what_was_learnt_and_does_not_work_is_forgotten(stores, clock, monkeypatch) -> None:
     task = task_of(stores[0], memory=400_000)
     run(task, sales())
-    BROKER.drop(warm_joins())
+    POOL.drop(warm_joins())
     kept = list(Path(tempfile.gettempdir()).glob("*/hot-keys/*.hot"))
     assert kept
 

@@ -18,7 +18,7 @@ import semistream as ss
 from semistream.spark.dimensions import _locator
 from semistream.spark.pins_folder import FOLDER, pins_folder
 from semistream.spark.task.enrich import EnrichTask, Step
-from semistream.spark.task.joins import BROKER
+from semistream.spark.task.joins import POOL
 from semistream.spark.task.versions import ID, Batch, PinFolder, Pins
 from tests.helpers.spark_data import task_of, warm_joins
 from tests.helpers.stamped_data import publish, rows, said, store
@@ -253,7 +253,7 @@ def test_the_warm_join_moves(store, tmp_path, monkeypatch) -> None:
             run(0)
         assert not warm_joins()
     finally:
-        BROKER.drop(warm_joins())
+        POOL.drop(warm_joins())
 
 
 def test_a_warm_join_notices_a_store_built_anew(store, tmp_path, monkeypatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .change import discard, null_keys, publish, publish_change, write_piece
-from .doubles import Doubles
+from .duplicates import Duplicates
 from .expire import writing
 from .format import (
     CODE_COLUMN,
@@ -25,7 +25,7 @@ from .writers import clean_run
 __all__ = [
     "CODE_COLUMN",
     "PAGE_BYTES",
-    "Doubles",
+    "Duplicates",
     "Part",
     "PartWriter",
     "Run",

@@ -13,7 +13,7 @@ from ...safety import UNREADABLE
 from ..base import Pages
 from ..storage import DATA
 from .bounds import unsound
-from .doubles import Doubles
+from .duplicates import Duplicates
 from .index import one_chunk
 from .read import StorePages
 from .write import Progress, buffer_offsets, frame_crc
@@ -39,7 +39,7 @@ def verify(store: StorePages, progress: Progress | None = None) -> int:
     visible = 0
     for run, (begin, end) in enumerate(zip(index.runs, index.runs[1:], strict=False)):
         codes: list[I64] = []
-        doubles = Doubles(store.design) if store.manifest.unique else None
+        doubles = Duplicates(store.design) if store.manifest.unique else None
         for page in range(begin, end):
             visible += _check_page(store, page, codes, doubles)
             done += 1
@@ -63,7 +63,7 @@ def verify(store: StorePages, progress: Progress | None = None) -> int:
     return done
 
 
-def _check_page(store: StorePages, page: int, before: list[I64], doubles: Doubles | None) -> int:
+def _check_page(store: StorePages, page: int, before: list[I64], doubles: Duplicates | None) -> int:
     """Codes in order and where the index says; returns how many rows can be seen."""
     pages: Pages = store.read(np.array([page], np.int64), store.manifest.key)
     _check_buffers(store, page, pages.keep)
@@ -84,7 +84,7 @@ def _check_page(store: StorePages, page: int, before: list[I64], doubles: Double
     return int(seen.sum())
 
 
-def _check_unique(store: StorePages, doubles: Doubles | None) -> None:
+def _check_unique(store: StorePages, doubles: Duplicates | None) -> None:
     """A key's rows are all in one run, so it is enough to look at each run by itself."""
     try:
         if doubles is not None:

@@ -22,7 +22,7 @@ from ...rows.layout import Layout, addresses, check_columns, layouts, plain, pla
 from ...safety import checksum, not_written
 from ..storage import StoreFile
 from . import format as fmt
-from .doubles import Doubles
+from .duplicates import Duplicates
 
 Progress = Callable[[int], None]
 PAGE_BYTES = 64 << 10
@@ -128,7 +128,7 @@ class ShardWriter:
         self._final = data / name
         self._temporary = data / f".{name}.{uuid.uuid4().hex}.tmp"
         self._layouts = layouts(design.stored)
-        self._doubles = Doubles(design) if design.unique else None
+        self._doubles = Duplicates(design) if design.unique else None
         with not_written(self._final):
             self._file = open(self._temporary, "wb")  # noqa: SIM115 - closed in close/abort
         self._writer = pa.ipc.new_file(self._file, design.stored)

@@ -20,7 +20,7 @@ from ...master import Master
 from ...master.storage import StorageOptions
 from ...spec import Params
 from .counters import Counting, TaskTally, Verb
-from .joins import BROKER, Wanted
+from .joins import POOL, JoinRequest
 from .open import check_there, open_in_task
 from .versions import PinFolder, Pins
 
@@ -84,10 +84,10 @@ class Step:
 
     # --- the join and its version --------------------------------------------------------------
 
-    def wanted(self, stream: pa.Schema) -> Wanted:
+    def wanted(self, stream: pa.Schema) -> JoinRequest:
         """What to ask the broker for."""
         make, move = partial(self._make, stream), partial(self._move, stream)
-        return Wanted(self._identity(stream), self.memory, make, move)
+        return JoinRequest(self._identity(stream), self.memory, make, move)
 
     def _make(self, stream: pa.Schema, memory: int) -> SemiStreamJoin:
         master = self._master(None)
@@ -199,18 +199,18 @@ class EnrichTask:
         joins: list[SemiStreamJoin] = []
         try:
             for batch in self._by_own_names(batches):
-                joins = joins or tally.open(partial(BROKER.take, self._wanted(batch.schema)))
+                joins = joins or tally.open(partial(POOL.take, self._wanted(batch.schema)))
                 yield from self._on(joins, 0, joins[0].push, batch, tally=tally)
             for i, join in enumerate(joins):
                 yield from self._on(joins, i, join.drain, tally=tally)
         except GeneratorExit:  # nobody wants the rest
             raise
         except BaseException:
-            BROKER.drop(joins)  # whatever happened to them, a new one is right
+            POOL.drop(joins)  # whatever happened to them, a new one is right
             joins = []
             raise
         finally:
-            BROKER.give_back(joins)
+            POOL.give_back(joins)
 
     def _by_own_names(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self.names is None:
@@ -223,7 +223,7 @@ class EnrichTask:
             return batch
         return batch.rename_columns([f"c{i}" for i in range(batch.num_columns)])
 
-    def _wanted(self, stream: pa.Schema) -> list[Wanted]:
+    def _wanted(self, stream: pa.Schema) -> list[JoinRequest]:
         if self.declared is not None:
             check_columns(stream, self.declared)
         wanted = []

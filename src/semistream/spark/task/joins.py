@@ -25,7 +25,7 @@ WORTH = 4  # popular keys that are kept for every row of a task: to learn costs 
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JoinRequest:
     """A join that a task needs."""
 
     identity: str
@@ -35,7 +35,7 @@ class Wanted:
 
 
 @dataclass
-class Living:
+class WarmJoin:
     join: SemiStreamJoin | None  # None: it had to make room, and will be made anew
     asked: int  # bytes
     task: int  # bytes asked for the whole task it was last used in
@@ -51,15 +51,15 @@ class Living:
         return self.join.learnt(min(WORTH * (stats.rows_in // max(1, self.tasks)), max(0, room)))
 
 
-class Broker:
+class JoinPool:
     """All joins of this process. A worker runs one task at a time, so none is used twice at once;
     within a task every join is given out once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.living: dict[str, Living] = {}
+        self.living: dict[str, WarmJoin] = {}
 
-    def take(self, wanted: Sequence[Wanted]) -> list[SemiStreamJoin]:
+    def take(self, wanted: Sequence[JoinRequest]) -> list[SemiStreamJoin]:
         """The joins of a task, warm where they are here, at the version that they should have."""
         names = _distinct([each.identity for each in wanted])
         others = [name for name in self.living if name not in names]
@@ -75,10 +75,10 @@ class Broker:
             self._forget(name)
         return self._take(names, wanted)
 
-    def _take(self, names: list[str], wanted: Sequence[Wanted]) -> list[SemiStreamJoin]:
+    def _take(self, names: list[str], wanted: Sequence[JoinRequest]) -> list[SemiStreamJoin]:
         task, now = sum(each.memory for each in wanted), self._clock()
         for name, each in zip(names, wanted, strict=True):
-            living = self.living.setdefault(name, Living(None, each.memory, task, now))
+            living = self.living.setdefault(name, WarmJoin(None, each.memory, task, now))
             living.asked, living.task, living.used = each.memory, task, now
         grants = self._grants()
         for name, living in self.living.items():  # before anyone gets more
@@ -95,7 +95,7 @@ class Broker:
         part = min(1.0, limit / sum(each.asked for each in self.living.values()))
         return {name: int(part * each.asked) for name, each in self.living.items()}
 
-    def _ready(self, name: str, wanted: Wanted, memory: int) -> SemiStreamJoin:
+    def _ready(self, name: str, wanted: JoinRequest, memory: int) -> SemiStreamJoin:
         join = self.living[name].join
         if join is not None:
             try:
@@ -158,4 +158,4 @@ def _distinct(names: list[str]) -> list[str]:
     return [f"{name} {names[:i].count(name)}" for i, name in enumerate(names)]
 
 
-BROKER = Broker()
+POOL = JoinPool()

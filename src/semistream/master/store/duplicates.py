@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .write import StoreDesign
 
 
-class Doubles:
+class Duplicates:
     """Counts them. Rows of one code may come in several calls, so those of the last one wait; where
     codes are hashes, keys that only share a code are told apart."""
 
