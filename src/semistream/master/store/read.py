@@ -21,7 +21,7 @@ from ...rows.chunks import Chunks
 from ...rows.layout import Layout, layouts
 from ...safety import checksum
 from ..base import Master, MasterInfo, Pages, Traffic
-from ..storage import DATA, Place
+from ..storage import DATA, Place, stays_in_memory
 from . import format as fmt
 from .bounds import PageCheck, unsound
 from .index import StoreIndex
@@ -38,14 +38,15 @@ class StorePages(Master):
         self, place: Place, manifest: fmt.Manifest, io: str, like: StorePages | None = None
     ) -> None:
         """`like`: another version of the store, which may have some of its runs open already."""
-        self.place, self.manifest, self.io = place, manifest, io
-        self.mapped = io == "map"
+        self.place, self.manifest, self.asked_io = place, manifest, io
+        self.io = _chosen(place, manifest) if io == "auto" else io
+        self.mapped = self.io == "map"
         self.traffic = Traffic()
         self.design = design_of(manifest)
         self._layouts = layouts(self.design.stored)
         self._bounds = PageCheck(self.design.stored, self._layouts, manifest)
         shards = [shard for run in manifest.runs for shard in run.shards]
-        self.files = [place.open(f"{DATA}/{s.name}", s.bytes, io) for s in shards]
+        self.files = [place.open(f"{DATA}/{s.name}", s.bytes, self.io) for s in shards]
         width = sum(c.buffers for c in self._layouts)
         older = None if like is None else like.index
         self.index: StoreIndex = StoreIndex(place, manifest, width, self._bounds, older)
@@ -275,6 +276,12 @@ class StorePages(Master):
         if stop <= keyed:
             return [None] * (stop - start)
         return [None if p < keyed else np.zeros(rows[p], np.bool_) for p in range(start, stop)]
+
+
+def _chosen(place: Place, manifest: fmt.Manifest) -> str:
+    """How to read where the caller has no wish."""
+    size = sum(shard.bytes for run in manifest.runs for shard in run.shards)
+    return "map" if not place.remote and stays_in_memory(size) else "pread"
 
 
 def _nullable(column: Layout, buffers: I64) -> bool:

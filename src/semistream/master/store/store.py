@@ -75,17 +75,18 @@ class Store(StorePages):
         io: str = "auto",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Store:
-        """Open the latest version, or a given one. `io`: "map", "pread", or "auto"."""
+        """Open the latest version, or a given one. `io`: "map" (pages are looked at where they lie
+        in the page cache), "pread" (they are read into memory of the join), or "auto": "map" for a
+        local store that stays in memory here, be it the machine's or the container's limit."""
         place = place_at(path, storage_options)
         if io not in ("auto", "map", "pread"):
             raise SpecError(f'io={io!r}: choose "auto", "map" or "pread"')
         if io == "map" and place.remote:
             raise SpecError(f'io="map": {place} is not a local folder; choose "pread" or "auto"')
-        how = ("pread" if place.remote else "map") if io == "auto" else io
         while True:
             manifest = _manifest(place, version)
             try:
-                return cls(place, manifest, how)
+                return cls(place, manifest, io)
             except StoreError:
                 if manifest.version in fmt.versions(place):
                     raise  # else it expired meanwhile: take a newer one, or say it is gone
@@ -106,7 +107,7 @@ class Store(StorePages):
             "version": self.version,
             "store": self.manifest.store,
             "published": [self.version, self.manifest.id],
-            "io": self.io,
+            "io": self.asked_io,  # whoever opens it chooses for its own memory
         }
 
     # --- changes: each publishes a new version and returns it; this one stays as it is ---------
@@ -188,11 +189,11 @@ class Store(StorePages):
         if manifest is None:
             return self
         try:
-            return Store(self.place, manifest, self.io, like=self)
+            return Store(self.place, manifest, self.asked_io, like=self)
         except StoreError:
             if manifest.version in fmt.versions(self.place):
                 raise
-            return Store.open(self.place, io=self.io)
+            return Store.open(self.place, io=self.asked_io)
 
     def verify(self, progress: Progress | None = None) -> int:
         """Check every byte of this version's files, and that rows lie where readers look for them.
@@ -209,7 +210,7 @@ class Store(StorePages):
         return f"{self.manifest.store}/{self.manifest.id}"
 
     def newest(self) -> Store:
-        return self if is_latest(self) else Store.open(self.place, io=self.io)
+        return self if is_latest(self) else Store.open(self.place, io=self.asked_io)
 
     def changed_since(self, older: Master) -> I64 | None:
         """All codes that a run claims which only one of the two versions has, whatever happened
