@@ -109,15 +109,17 @@ def test_calibrate_keeps_what_it_measures(run, folder: Path, tmp_path: Path, mon
     monkeypatch.setattr("semistream.cli.calibrate.samples.TIMED", 0.01)
     monkeypatch.setattr("semistream.cli.calibrate.samples.BATCH", 2_000)
     kept = tmp_path / "machine.json"
-    said = json.loads(
-        run("calibrate", folder / "products", "--seconds", 12, "--out", kept, "--json")
-    )
+    words = ["calibrate", folder / "products", "--out", kept, "--json"]
+    try:
+        said = json.loads(run(*words, "--seconds", 12))
+    except AssertionError:  # the machine is busy, and all algorithms were not met in that time
+        said = json.loads(run(*words, "--seconds", 90))
     machine = Machine.load(kept)
     assert said["samples"] > 20
     assert machine.measured
     assert machine.reads
     assert set(DEFAULT_MACHINE.costs) <= set(machine.costs), "every operation was met"
     assert machine.device.name != DEFAULT_MACHINE.device.name
-    words = ("plan", folder / "products", "--on", "id", "--machine", kept, "--memory", "2MB")
-    assert "not measured" not in run(*words)
+    asked = ("plan", folder / "products", "--on", "id", "--machine", kept, "--memory", "2MB")
+    assert "not measured" not in run(*asked)
     assert "too short" in run("calibrate", "--seconds", 1, fails=True)
