@@ -28,7 +28,7 @@ def test_every_word_has_a_class_and_every_phase_with_a_law_its_numbers() -> None
 
 
 def test_where_the_master_fetches_by_key_another_phase_is_in_its_place() -> None:
-    instead = {word: DISK_FACTS[word].by_key for word in WORDS if DISK_FACTS[word].by_key}
+    instead = {word: DISK_FACTS[word].fetch_word for word in WORDS if DISK_FACTS[word].fetch_word}
     assert instead == {"sweep": "fetch", "lookup": "fetch_now"}
     assert phase_named("fetch") is Fetch
     assert phase_named("fetch_now") is FetchNow
