@@ -24,7 +24,7 @@ def test_facts_say_what_the_master_says(kind, tmp_path) -> None:
     assert (known.indexed, known.unique) == (info.indexed, info.unique)
     assert known.columns == len(info.schema)
     assert known.text_columns == 2  # name and tags
-    assert known.ordered == (kind in ORDERED)
+    assert known.in_key_order == (kind in ORDERED)
     assert known.overlapping == (kind in ("parquet", "unsorted", "folder", "delta"))
     assert known.ranges == info.indexed
     assert known.mapped == master.mapped

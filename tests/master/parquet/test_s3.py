@@ -136,7 +136,7 @@ def test_secrets_are_never_shown(kind, bucket) -> None:
 
 
 def test_errors_of_libraries_are_cleaned() -> None:
-    options = files.Options(
+    options = files.StorageOptions(
         key=KEY, secret=SECRET, client_kwargs={"token": "long-token"}, n=1, s="s3"
     )
     said = options.hide(f"no {SECRET} and {KEY}, long-token of s3")
