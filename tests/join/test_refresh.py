@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import tempfile
+import weakref
 from pathlib import Path
 
 import pyarrow as pa
@@ -249,3 +251,15 @@ def try_to(call, out: list) -> bool:
             raise
         return True
     return False
+
+
+def test_a_join_lets_go_of_the_version_that_it_began_with(tmp_path) -> None:
+    rows = pa.table({"id": [1, 2], "v": ["a", "b"]})
+    store = ss.Store.create(tmp_path / "s", rows, key="id")
+    first = weakref.ref(store)
+    join = ss.SemiStreamJoin(store, on="id", stream_schema=pa.schema([("id", pa.int64())]))
+    store.upsert(rows.slice(0, 1)).close()
+    assert list(join.refresh()) == []
+    del store
+    gc.collect()
+    assert first() is None

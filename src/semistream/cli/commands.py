@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..budget import show_bytes
-from ..errors import SpecError
+from ..errors import InstallError, SpecError
 from ..join import SemiStreamJoin, Stats
 from ..join.shed import ShedReceiver
 from ..master import Master, open_master
@@ -131,7 +131,13 @@ def _token(file: Path | None) -> str | None:
 
 
 def package(args: Namespace) -> Result:
-    from ..spark import package as write_package  # late: it needs pyspark
+    try:
+        from ..spark import package as write_package  # late: it needs pyspark
+    except ModuleNotFoundError as error:
+        raise InstallError(
+            f"{error.name} is not installed, and a package is for Spark; run: pip install "
+            "'semistream[spark]'"
+        ) from None
 
     path = write_package(args.output)
     size = path.stat().st_size

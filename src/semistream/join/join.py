@@ -70,7 +70,6 @@ class SemiStreamJoin:
         if workload is None and stream_schema is not None:
             workload = stream_of(stream_schema)
         asked = Asked(
-            master=master,
             on=on,
             how=how,
             columns=columns,
@@ -85,7 +84,7 @@ class SemiStreamJoin:
             workload=workload,
             validate=validate,
         )
-        question = ask(asked)
+        question = ask(master, asked)
         self.budget = question.budget  # in bytes, also where it was a share of the master
         self._asked = replace(asked, memory=self.budget)
         self._auto = algorithm == "auto"
@@ -197,11 +196,11 @@ class SemiStreamJoin:
         old, changed = self.master, master.changed_since(self.master)
         begin = (master.traffic.pages, master.traffic.bytes)  # what the move itself reads counts
         try:
-            question = ask(replace(self._asked, master=master, algorithm=self.algorithm.name))
+            question = ask(master, replace(self._asked, algorithm=self.algorithm.name))
         except BudgetError:  # it has grown; "auto" may know another way
             if not self._auto:
                 raise
-            question = ask(replace(self._asked, master=master, algorithm="auto"))
+            question = ask(master, replace(self._asked, algorithm="auto"))
         if self._engine is not None:
             schema = question.design(self._engine.schema).shape.schema
             if not schema.equals(self._engine.design.shape.schema):
@@ -396,9 +395,7 @@ class SemiStreamJoin:
                     f"{self.algorithm.name!r}; restore it into a join with algorithm="
                     f'"{saved.algorithm}" or "auto"'
                 )
-            self._set_question(
-                ask(replace(self._asked, master=self.master, algorithm=saved.algorithm))
-            )
+            self._set_question(ask(self.master, replace(self._asked, algorithm=saved.algorithm)))
             self._engine = None
         # Another machine, or this one calibrated since, may divide the memory in another way.
         params = replace(self.params, **saved.knobs)

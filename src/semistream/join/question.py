@@ -32,9 +32,8 @@ from .conditions import check_condition
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The arguments of a join, as they were given. `ask` makes a question of them."""
+    """The arguments of a join, as they were given, but for the master, which a refresh replaces."""
 
-    master: Source
     on: On | None
     how: str
     columns: Sequence[str] | None
@@ -107,10 +106,10 @@ class Question:
         return params if self.caches else replace(params, front_share=0.0)
 
 
-def ask(asked: Asked) -> Question:
+def ask(master: Source, asked: Asked) -> Question:
     """The arguments of a join as a question; what cannot work is refused here."""
     condition, sheds = asked.condition, asked.sheds
-    opened, pairs = master_and_key(asked.master, asked.on, condition)
+    opened, pairs = master_and_key(master, asked.on, condition)
     info = opened.describe()
     spec = JoinSpec(
         on=tuple(pairs),

@@ -237,7 +237,7 @@ def _publish(store: Store, written: Written, asked: _Change) -> Store:
     rows = store.manifest.rows + written.more + (written.nulls if kind == "append" else 0)
     new = [] if nothing else [run]
     manifest = publish_change(store, new, kind, rows, asked.mark, MERGE_BYTES)
-    return Store(place, manifest, store.asked_io)
+    return Store(place, manifest, store.io)
 
 
 def _fits(store: Store, run: Run) -> Store:

@@ -120,13 +120,14 @@ def test_a_store_larger_than_the_limit_is_read_and_not_mapped(small_group, tmp_p
     assert done.stdout.split() == ["pread", "map", "map"], done.stderr
 
 
-def test_what_was_asked_for_travels_and_each_place_chooses_for_itself(
-    tmp_path, monkeypatch
-) -> None:
+def test_a_store_that_is_open_keeps_its_way_of_reading(tmp_path, monkeypatch) -> None:
+    """A join that runs has memory for one of them: reading takes more."""
     rows = pa.table({"id": [1, 2], "v": ["a", "b"]})
     store = ss.Store.create(tmp_path / "s", rows, key="id")
-    assert (store.io, store.locator()["io"]) == ("map", "auto")
+    assert (store.io, store.locator()["io"]) == ("map", "map")
+    join = ss.SemiStreamJoin(store, on="id", memory=200_000, algorithm="sweepjoin")
     monkeypatch.setattr("semistream.master.store.read.stays_in_memory", lambda size: False)
     newer = store.append(rows.slice(0, 1))  # memory has become scarce
-    assert (newer.io, newer.asked_io) == ("pread", "auto")
-    assert ss.Store.open(tmp_path / "s", io="map").newest().io == "map"
+    assert (newer.io, store.newest().io) == ("map", "map")
+    assert list(join.refresh()) == []
+    assert ss.Store.open(tmp_path / "s").io == "pread"

@@ -81,9 +81,12 @@ class Divider:
         """Divide anew if that is possible now. True: nothing is put off."""
         if self._wanted is None:
             return True
-        if self._lent() or not self._engine.divide(self._wanted):
+        if self._lent():
             return False
-        self._wanted = None
+        wanted, self._wanted = self._wanted, None  # one that fails is not tried again and again
+        if not self._engine.divide(wanted):
+            self._wanted = wanted
+            return False
         self.moves += 1
         return True
 

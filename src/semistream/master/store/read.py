@@ -38,7 +38,7 @@ class StorePages(Master):
         self, place: Place, manifest: fmt.Manifest, io: str, like: StorePages | None = None
     ) -> None:
         """`like`: another version of the store, which may have some of its runs open already."""
-        self.place, self.manifest, self.asked_io = place, manifest, io
+        self.place, self.manifest = place, manifest
         self.io = _chosen(place, manifest) if io == "auto" else io
         self.mapped = self.io == "map"
         self.traffic = Traffic()

@@ -107,7 +107,7 @@ class Store(StorePages):
             "version": self.version,
             "store": self.manifest.store,
             "published": [self.version, self.manifest.id],
-            "io": self.asked_io,  # whoever opens it chooses for its own memory
+            "io": self.io,
         }
 
     # --- changes: each publishes a new version and returns it; this one stays as it is ---------
@@ -189,11 +189,11 @@ class Store(StorePages):
         if manifest is None:
             return self
         try:
-            return Store(self.place, manifest, self.asked_io, like=self)
+            return Store(self.place, manifest, self.io, like=self)
         except StoreError:
             if manifest.version in fmt.versions(self.place):
                 raise
-            return Store.open(self.place, io=self.asked_io)
+            return Store.open(self.place, io=self.io)
 
     def verify(self, progress: Progress | None = None) -> int:
         """Check every byte of this version's files, and that rows lie where readers look for them.
@@ -210,7 +210,7 @@ class Store(StorePages):
         return f"{self.manifest.store}/{self.manifest.id}"
 
     def newest(self) -> Store:
-        return self if is_latest(self) else Store.open(self.place, io=self.asked_io)
+        return self if is_latest(self) else Store.open(self.place, io=self.io)
 
     def changed_since(self, older: Master) -> I64 | None:
         """All codes that a run claims which only one of the two versions has, whatever happened
