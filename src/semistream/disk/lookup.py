@@ -94,7 +94,7 @@ class Lookup(Sweep, word="lookup"):
         ranges = (here + np.int32(low), here + np.int32(low), here + np.int32(high))
         for page in range(low, high):
             pages, one = self._pooled(page), here + np.int32(1)
-            yield from self._block(pages, page, page + 1, slots, codes, here, one, ranges)
+            yield from self._block(pages, page, page + 1, slots, codes, here, one, ranges=ranges)
             del pages  # the pool may have to let it go before the next one is read
 
     def _pooled(self, page: int) -> Pages:

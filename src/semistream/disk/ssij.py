@@ -82,7 +82,9 @@ class PagesWanted(Sweep, word="pages"):
         zero = np.zeros(len(slots), np.int32)
         at = zero + np.int32(page)
         one = zero + np.int32(1)
-        yield from self._block(pages, page, page + 1, slots, codes, zero, one, (at, at, at + one))
+        yield from self._block(
+            pages, page, page + 1, slots, codes, zero, one, ranges=(at, at, at + one)
+        )
 
     # --- join phase ----------------------------------------------------------------------------
 

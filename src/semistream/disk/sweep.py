@@ -215,7 +215,7 @@ class Sweep(DiskPhase, word="sweep"):
                 codes[mine],
                 here_low,
                 here_high,
-                (begin[mine], low[mine], high[mine]),
+                ranges=(begin[mine], low[mine], high[mine]),
             )
             del pages
             ledger.set("read", 0)
@@ -229,6 +229,7 @@ class Sweep(DiskPhase, word="sweep"):
         codes: I64,
         low: I32,
         high: I32,
+        *,
         ranges: tuple[I32, I32, I32] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Answer rows from one block of pages [first, end); `low` and `high` count in the block.
@@ -254,7 +255,7 @@ class Sweep(DiskPhase, word="sweep"):
             start,
             count,
             matched,
-            final,
+            final=final,
         )
         if final is None or final.all():
             backlog.remove(slots)

@@ -371,8 +371,7 @@ class Engine:
             start,
             count,
             matched,
-            None,
-            batch if every and self.order is None else None,
+            whole=batch if every and self.order is None else None,
         )
 
     def step(self) -> Iterator[pa.RecordBatch]:

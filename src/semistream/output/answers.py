@@ -86,6 +86,7 @@ class Output:
         start: I64,
         count: I32,
         matched: Mask,
+        *,
         final: Mask | None = None,
         whole: pa.RecordBatch | None = None,
     ) -> Iterator[pa.RecordBatch]:

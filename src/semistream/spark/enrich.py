@@ -55,9 +55,8 @@ def enrich(
     executor. What can be wrong is found here, on the driver, before any task runs.
 
     Several masters are joined in one pass with a list of `Dimension(source, on, ...)`, as if one
-    after the other: a later one may be joined on columns that an earlier one brought. The arguments
-    from `on` to `suffix`, and those about versions and unmatched rows, then belong into each
-    `Dimension`.
+    after the other: a later one may be joined on columns that an earlier one brought. Arguments
+    about one master (`on` to `suffix`, versions, unmatched rows) then belong into its `Dimension`.
 
     `memory_per_task` is what each running task may hold, all masters together ("10%" is of the
     masters' bytes), so an executor with four cores needs four times as much beside its heap: set
@@ -80,18 +79,16 @@ def enrich(
     asked for them: in the query functions of declarative pipelines.
 
     `workload` says what the stream is like (`semistream.planning.sketch_stream` finds it in a
-    sample), for the plan that chooses algorithm and division of memory; `explain` shows it.
-
-    `validate="many_to_one"`: a row that finds two rows of its key in the master fails the query
-    with a DuplicateKeyError that names the key.
+    sample), for the plan that `explain` shows. `validate="many_to_one"`: a row that finds two rows
+    of its key in the master fails the query with a DuplicateKeyError.
     """
     check_frame(df)
     if stream_schema is not None:
         df = with_columns(df, stream_schema)
     one: dict[str, Any] = {"on": on, "how": how, "columns": columns, "suffix": suffix}
     one |= {"algorithm": algorithm, "version": version, "version_column": version_column}
-    one |= {"unmatched": unmatched, "matched_column": matched_column, "workload": workload}
-    one |= {"validate": validate}
+    one |= {"unmatched": unmatched, "matched_column": matched_column}
+    one |= {"workload": workload, "validate": validate}
     opened, stream = open_all(df, _dimensions(master, one), pins), Columns(df)
     try:
         steps = plan_steps(stream, opened, memory_per_task)
